@@ -1,0 +1,163 @@
+// Package bus is Pitcrew's use of NATS: subjects, streams, buckets, commands and an embedded server. It is the only importer
+// of nats.go.
+//
+// It promises at-least-once delivery with a deterministic message id, so that a resend within JetStream's window is one
+// message; that a finding accepted by a Publisher with a spool survives a restart of the process and of the server; and that a
+// client started before its server, or cut off from it, comes back by itself. It does not judge ages or meanings.
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Options say which NATS to use and how the streams are kept.
+type Options struct {
+	URL      string // nats://host:port[,...]
+	Cluster  string // name of the Kubernetes cluster, the first token of every subject
+	Name     string // connection name shown to NATS operators
+	Creds    string // path of a NATS credentials file, optional
+	Token    string // optional
+	Replicas int    // of streams and buckets; 0 means 1
+	MaxAge   time.Duration
+	MaxBytes int64
+	Logger   *slog.Logger
+}
+
+// Defaults of Options.
+const (
+	DefaultURL      = nats.DefaultURL
+	DefaultCluster  = "default"
+	DefaultMaxAge   = 7 * 24 * time.Hour
+	DefaultMaxBytes = 1 << 30
+	dedupWindow     = 10 * time.Minute
+	seenFor         = 30 * 24 * time.Hour
+)
+
+// Bus is a connection to one NATS and one cluster's subjects on it.
+type Bus struct {
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	cluster string
+	opts    Options
+	log     *slog.Logger
+}
+
+// Connect dials NATS. It does not wait for the server: a client that starts first connects when the server comes. Only
+// unusable options are errors. Streams are made by EnsureStreams.
+func Connect(o Options) (*Bus, error) {
+	if o.URL == "" {
+		o.URL = DefaultURL
+	}
+	if o.Cluster == "" {
+		o.Cluster = DefaultCluster
+	}
+	if o.MaxAge == 0 {
+		o.MaxAge = DefaultMaxAge
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	if o.Replicas == 0 {
+		o.Replicas = 1
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	log := o.Logger.With("nats", o.URL)
+	opts := []nats.Option{
+		nats.Name(o.Name), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
+		nats.ReconnectWait(200 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, time.Second),
+		nats.ReconnectBufSize(-1), // no silent buffering: the spool is the buffer, and it is counted
+		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				log.Warn("disconnected from NATS; reconnecting", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) { log.Info("connected to NATS") }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("nats", "error", err) }),
+	}
+	if o.Creds != "" {
+		opts = append(opts, nats.UserCredentials(o.Creds))
+	}
+	if o.Token != "" {
+		opts = append(opts, nats.Token(o.Token))
+	}
+	nc, err := nats.Connect(o.URL, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS at %s: %w", o.URL, err)
+	}
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(maxPending))
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("jetstream: %w", err)
+	}
+	return &Bus{nc: nc, js: js, cluster: o.Cluster, opts: o, log: log}, nil
+}
+
+// Cluster is the name under which this bus publishes.
+func (b *Bus) Cluster() string { return b.cluster }
+
+// Connected reports whether the server is reachable now.
+func (b *Bus) Connected() bool { return b.nc.IsConnected() }
+
+// Wait blocks until the server is reachable and the streams exist, or ctx ends. Its error names the server.
+func (b *Bus) Wait(ctx context.Context) error {
+	status := b.nc.StatusChanged(nats.CONNECTED)
+	defer b.nc.RemoveStatusListener(status)
+	for !b.nc.IsConnected() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("NATS at %s is not reachable (start it, or give its address by --nats): %w", b.opts.URL, ctx.Err())
+		case <-status:
+		}
+	}
+	return b.ensure(ctx)
+}
+
+// ensure makes the streams and buckets, or accepts them as an operator made them.
+func (b *Bus) ensure(ctx context.Context) error {
+	streams := []jetstream.StreamConfig{
+		{
+			Name: EventStream, Subjects: []string{eventPrefix + ".>"}, Storage: jetstream.FileStorage, Discard: jetstream.DiscardOld,
+			Duplicates: dedupWindow, MaxAge: b.opts.MaxAge, MaxBytes: b.opts.MaxBytes, Replicas: b.opts.Replicas,
+			Description: "Findings and steps of incidents, as CloudEvents",
+		},
+		{
+			Name: ConditionStream, Subjects: []string{conditionPrefix + ".>"}, Storage: jetstream.FileStorage, MaxMsgsPerSubject: 1,
+			Discard: jetstream.DiscardOld, MaxBytes: b.opts.MaxBytes / 4, Replicas: b.opts.Replicas,
+			Description: "Current conditions of nodes: the last value per subject",
+		},
+	}
+	for _, c := range streams {
+		if _, err := b.js.CreateStream(ctx, c); err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			return fmt.Errorf("make stream %s: %w", c.Name, err)
+		}
+	}
+	buckets := []jetstream.KeyValueConfig{
+		{Bucket: IncidentBucket, History: 64, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
+		{Bucket: SeenBucket, History: 1, TTL: seenFor, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
+		{Bucket: AttemptBucket, History: 8, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
+	}
+	for _, c := range buckets {
+		if _, err := b.js.CreateKeyValue(ctx, c); err != nil && !errors.Is(err, jetstream.ErrBucketExists) {
+			return fmt.Errorf("make bucket %s: %w", c.Bucket, err)
+		}
+	}
+	return nil
+}
+
+// Close drains subscriptions and closes the connection. A Publisher is closed before its Bus.
+func (b *Bus) Close() {
+	if err := b.nc.FlushTimeout(time.Second); err != nil && b.nc.IsConnected() {
+		b.log.Warn("flush", "error", err)
+	}
+	b.nc.Close()
+}

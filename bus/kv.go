@@ -1,0 +1,193 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// ErrConflict is wrapped when a compare-and-swap finds another revision; read again and decide again.
+var ErrConflict = errors.New("revision conflict")
+
+// ErrNotFound is wrapped when a key has no value.
+var ErrNotFound = errors.New("not found")
+
+// Bucket is a typed, revision-checked key-value bucket of T, kept as JSON.
+type Bucket[T any] struct {
+	b    *Bus
+	name string
+}
+
+// NewBucket gives access to a bucket by name.
+func NewBucket[T any](b *Bus, name string) Bucket[T] { return Bucket[T]{b, name} }
+
+func (k Bucket[T]) kv(ctx context.Context) (jetstream.KeyValue, error) {
+	kv, err := k.b.js.KeyValue(ctx, k.name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		if err = k.b.Wait(ctx); err == nil {
+			kv, err = k.b.js.KeyValue(ctx, k.name)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", k.name, err)
+	}
+	return kv, nil
+}
+
+// Get reads the value and its revision.
+func (k Bucket[T]) Get(ctx context.Context, key string) (v T, rev uint64, err error) {
+	kv, err := k.kv(ctx)
+	if err != nil {
+		return v, 0, err
+	}
+	e, err := kv.Get(ctx, Token(key))
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return v, 0, fmt.Errorf("%s/%s: %w", k.name, key, ErrNotFound)
+	}
+	if err != nil {
+		return v, 0, fmt.Errorf("%s/%s: %w", k.name, key, err)
+	}
+	if err = json.Unmarshal(e.Value(), &v); err != nil {
+		return v, 0, fmt.Errorf("%s/%s: %w", k.name, key, err)
+	}
+	return v, e.Revision(), nil
+}
+
+// Put writes v if the key stands at rev (0: has no value) and returns the new revision.
+func (k Bucket[T]) Put(ctx context.Context, key string, v T, rev uint64) (uint64, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return 0, err
+	}
+	kv, err := k.kv(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var next uint64
+	if rev == 0 {
+		next, err = kv.Create(ctx, Token(key), raw)
+	} else {
+		next, err = kv.Update(ctx, Token(key), raw, rev)
+	}
+	var api *jetstream.APIError
+	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+		return 0, fmt.Errorf("%s/%s at revision %d: %w", k.name, key, rev, ErrConflict)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s/%s: %w", k.name, key, err)
+	}
+	return next, nil
+}
+
+// Delete removes the key's value if it stands at rev.
+func (k Bucket[T]) Delete(ctx context.Context, key string, rev uint64) error {
+	kv, err := k.kv(ctx)
+	if err != nil {
+		return err
+	}
+	if err := kv.Delete(ctx, Token(key), jetstream.LastRevision(rev)); err != nil {
+		return fmt.Errorf("%s/%s: %w", k.name, key, err)
+	}
+	return nil
+}
+
+// Change is one state of a key. Deleted values have no Value.
+type Change[T any] struct {
+	Key     string
+	Value   T
+	Rev     uint64
+	Deleted bool
+}
+
+// Watch calls handle with each present value and then with each change, until ctx ends. current, if not nil, is called once
+// after the present values.
+func (k Bucket[T]) Watch(ctx context.Context, current func(), handle func(Change[T])) error {
+	kv, err := k.kv(ctx)
+	if err != nil {
+		return err
+	}
+	w, err := kv.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", k.name, err)
+	}
+	defer func() { _ = w.Stop() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-w.Updates():
+			if !ok {
+				return fmt.Errorf("watch %s ended", k.name)
+			}
+			if e == nil {
+				if current != nil {
+					current()
+				}
+				continue
+			}
+			k.deliver(e, handle)
+		}
+	}
+}
+
+func (k Bucket[T]) deliver(e jetstream.KeyValueEntry, handle func(Change[T])) {
+	key, err := Untoken(e.Key())
+	c := Change[T]{Key: key, Rev: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut}
+	if err == nil && !c.Deleted {
+		err = json.Unmarshal(e.Value(), &c.Value)
+	}
+	if err != nil {
+		k.b.log.Warn("value refused", "bucket", k.name, "key", e.Key(), "error", err)
+		return
+	}
+	handle(c)
+}
+
+// List reads every present value.
+func (k Bucket[T]) List(ctx context.Context) ([]Change[T], error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var out []Change[T]
+	err := k.Watch(ctx, cancel, func(c Change[T]) {
+		if !c.Deleted {
+			out = append(out, c)
+		}
+	})
+	return out, err
+}
+
+// Seen remembers an event id past JetStream's window. It reports whether the id was new.
+func (b *Bus) Seen(ctx context.Context, id string) (fresh bool, err error) {
+	_, err = NewBucket[struct{}](b, SeenBucket).Put(ctx, id, struct{}{}, 0)
+	if errors.Is(err, ErrConflict) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Attempt is the one truth about who runs what in a job; see docs/contracts.md. The key is the job's UID.
+type Attempt struct {
+	Job        event.Job `json:"job"`
+	Attempt    int       `json:"attempt"`
+	Incident   string    `json:"incident"`
+	NProc      int       `json:"nproc"` // processes per member
+	WorldSize  int       `json:"world_size"`
+	MasterAddr string    `json:"master_addr,omitempty"` // empty: members stop and stay warm
+	MasterPort int       `json:"master_port,omitempty"`
+	Members    []Member  `json:"members"`
+}
+
+// Member is one pod's place in an attempt.
+type Member struct {
+	NodeRank int    `json:"node_rank"`
+	Node     string `json:"node"`
+	PodUID   string `json:"pod_uid,omitempty"` // empty: its pod is not there yet
+}
+
+// Attempts is the bucket of attempts.
+func (b *Bus) Attempts() Bucket[Attempt] { return NewBucket[Attempt](b, AttemptBucket) }

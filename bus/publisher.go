@@ -1,0 +1,274 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pitcrew/pitcrew/event"
+)
+
+const (
+	maxPending  = 1024            // publishes without an acknowledgement
+	maxSpooled  = 10_000          // findings on disk; beyond it the oldest is dropped and counted
+	ackWait     = 5 * time.Second // then it is sent again under the same id
+	retryEvery  = time.Second     // while the server answers with errors
+	spoolSuffix = ".event.json"
+)
+
+// Publisher sends events and keeps each until it is acknowledged.
+//
+// With a spool folder an event is on disk before Publish returns and leaves it when JetStream has acknowledged it, so a crash
+// of the process loses nothing (a crash of the machine may lose what the kernel had not written). Without one, events wait in
+// memory. Safe for use by several goroutines.
+type Publisher struct {
+	b     *Bus
+	spool string
+	log   *slog.Logger
+	queue chan item
+	done  chan struct{}
+	stop  context.CancelFunc
+
+	mu     sync.Mutex
+	held   map[string]bool // ids accepted and not yet acknowledged
+	onAck  func(event.Event, time.Duration)
+	counts struct{ sent, acked, failed, dropped atomic.Int64 }
+}
+
+type item struct {
+	e       event.Event
+	bytes   []byte
+	arrived time.Time
+}
+
+// Counts of a publisher since it was made.
+type Counts struct{ Sent, Acked, Failed, Dropped, Waiting int64 }
+
+// NewPublisher makes a publisher and takes up what an earlier one left in the spool. spool may be empty. onAck, if not nil, is
+// called with each acknowledged event and the time since Publish; it must not block.
+func (b *Bus) NewPublisher(spool string, onAck func(event.Event, time.Duration)) (*Publisher, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &Publisher{
+		b: b, spool: spool, log: b.log, queue: make(chan item, maxSpooled), done: make(chan struct{}), stop: cancel,
+		held: map[string]bool{}, onAck: onAck,
+	}
+	if spool != "" {
+		if err := os.MkdirAll(spool, 0o700); err != nil {
+			cancel()
+			return nil, fmt.Errorf("spool of findings: %w", err)
+		}
+		if err := p.reload(); err != nil {
+			cancel()
+			return nil, err
+		}
+	}
+	go p.run(ctx)
+	return p, nil
+}
+
+// reload queues what the spool holds, oldest first. A file that cannot be read as an event is set aside, not deleted.
+func (p *Publisher) reload() error {
+	names, err := filepath.Glob(filepath.Join(p.spool, "*"+spoolSuffix))
+	if err != nil {
+		return err
+	}
+	sort.Strings(names)
+	for _, n := range names {
+		raw, err := os.ReadFile(n)
+		if err != nil {
+			return fmt.Errorf("spool of findings: %w", err)
+		}
+		e, err := event.Decode(raw)
+		if err != nil {
+			p.log.Error("spooled finding is unreadable; set aside", "file", n, "error", err)
+			if err := os.Rename(n, n+".bad"); err != nil {
+				return fmt.Errorf("spool of findings: %w", err)
+			}
+			continue
+		}
+		p.accept(item{e, raw, time.Now()})
+	}
+	return nil
+}
+
+// Publish accepts an event for delivery. It returns an error only for an event that is malformed or could not be spooled; a
+// missing server is no error. An id that is already waiting is accepted once.
+func (p *Publisher) Publish(e event.Event) error {
+	raw, err := event.Encode(e)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	dup := p.held[e.ID]
+	p.mu.Unlock()
+	if dup {
+		return nil
+	}
+	if p.spool != "" {
+		if err := writeFile(p.path(e), raw); err != nil {
+			return fmt.Errorf("spool event %s: %w", e.ID, err)
+		}
+	}
+	p.accept(item{e, raw, time.Now()})
+	return nil
+}
+
+func (p *Publisher) accept(it item) {
+	p.mu.Lock()
+	p.held[it.e.ID] = true
+	p.mu.Unlock()
+	for {
+		select {
+		case p.queue <- it:
+			return
+		default:
+		}
+		select {
+		case old := <-p.queue: // full: the oldest goes, counted, so that news is never refused
+			p.counts.dropped.Add(1)
+			p.forget(old.e)
+			p.log.Error("finding dropped: queue is full", "id", old.e.ID, "queued", maxSpooled)
+		default:
+		}
+	}
+}
+
+func (p *Publisher) path(e event.Event) string {
+	return filepath.Join(p.spool, fmt.Sprintf("%020d-%s%s", e.Time.UnixNano(), strings.ReplaceAll(Token(e.ID), "/", ""), spoolSuffix))
+}
+
+func (p *Publisher) forget(e event.Event) {
+	p.mu.Lock()
+	delete(p.held, e.ID)
+	p.mu.Unlock()
+	if p.spool != "" {
+		if err := os.Remove(p.path(e)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			p.log.Warn("spool", "error", err)
+		}
+	}
+}
+
+// run sends in order of arrival and waits for acknowledgements aside, so that one slow answer does not hold up the next event.
+func (p *Publisher) run(ctx context.Context) {
+	defer close(p.done)
+	var acks sync.WaitGroup
+	defer acks.Wait()
+	for {
+		var it item
+		select {
+		case <-ctx.Done():
+			return
+		case it = <-p.queue:
+		}
+		for {
+			if p.b.Wait(ctx) != nil {
+				if ctx.Err() != nil {
+					return
+				}
+				sleep(ctx, retryEvery)
+				continue
+			}
+			f, err := p.send(it)
+			if err == nil {
+				acks.Go(func() { p.await(ctx, it, f) })
+				break
+			}
+			p.counts.failed.Add(1)
+			p.log.Warn("publish failed; will retry", "id", it.e.ID, "error", err)
+			if !sleep(ctx, retryEvery) {
+				return
+			}
+		}
+	}
+}
+
+func (p *Publisher) send(it item) (jetstream.PubAckFuture, error) {
+	p.counts.sent.Add(1)
+	m := nats.NewMsg(subject(eventPrefix, p.b.cluster, it.e.Data.Target.Node, it.e.Type.Kind()))
+	m.Data = it.bytes
+	return p.b.js.PublishMsgAsync(m, jetstream.WithMsgID(it.e.ID), jetstream.WithExpectStream(EventStream))
+}
+
+func (p *Publisher) await(ctx context.Context, it item, f jetstream.PubAckFuture) {
+	t := time.NewTimer(ackWait)
+	defer t.Stop()
+	select {
+	case <-f.Ok():
+		p.counts.acked.Add(1)
+		p.forget(it.e)
+		if p.onAck != nil {
+			p.onAck(it.e, time.Since(it.arrived))
+		}
+		return
+	case err := <-f.Err():
+		p.log.Warn("publish not acknowledged; will retry", "id", it.e.ID, "error", err)
+	case <-t.C:
+		p.log.Warn("no acknowledgement in time; will retry", "id", it.e.ID, "after", ackWait)
+	case <-ctx.Done():
+		return
+	}
+	p.counts.failed.Add(1)
+	if sleep(ctx, retryEvery) {
+		p.accept(it)
+	}
+}
+
+// Counts reports what happened so far; Waiting is what has no acknowledgement yet.
+func (p *Publisher) Counts() Counts {
+	p.mu.Lock()
+	waiting := len(p.held)
+	p.mu.Unlock()
+	c := &p.counts
+	return Counts{c.sent.Load(), c.acked.Load(), c.failed.Load(), c.dropped.Load(), int64(waiting)}
+}
+
+// Flush waits until everything accepted is acknowledged, or ctx ends.
+func (p *Publisher) Flush(ctx context.Context) error {
+	for {
+		n := p.Counts().Waiting
+		if n == 0 {
+			return nil
+		}
+		if !sleep(ctx, 5*time.Millisecond) {
+			return fmt.Errorf("flush: %d findings have no acknowledgement: %w", n, ctx.Err())
+		}
+	}
+}
+
+// Close flushes for as long as ctx allows and ends the publisher. What is left stays in the spool.
+func (p *Publisher) Close(ctx context.Context) error {
+	err := p.Flush(ctx)
+	p.stop()
+	<-p.done
+	return err
+}
+
+func writeFile(path string, b []byte) error {
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

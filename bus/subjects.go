@@ -1,0 +1,82 @@
+package bus
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Streams and buckets. Their names are part of the contract with operators' own tools.
+const (
+	EventStream     = "PITCREW_EVENTS"
+	ConditionStream = "PITCREW_CONDITIONS"
+	IncidentBucket  = "PITCREW_INCIDENTS"
+	SeenBucket      = "PITCREW_SEEN"
+	AttemptBucket   = "PITCREW_ATTEMPTS"
+)
+
+const (
+	eventPrefix     = "pitcrew.v1.event"
+	conditionPrefix = "pitcrew.v1.condition"
+	beatPrefix      = "pitcrew.v1.beat"
+	commandPrefix   = "pitcrew.v1.cmd"
+)
+
+// Token escapes a name into one subject token: letters, digits, '-' and '_' stay, every other byte becomes "=XX". The empty
+// name becomes "=". Distinct names give distinct tokens.
+func Token(name string) string {
+	if name == "" {
+		return "="
+	}
+	var b strings.Builder
+	for i := range len(name) {
+		c := name[i]
+		if c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "=%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// Untoken is the inverse of Token.
+func Untoken(token string) (string, error) {
+	if token == "=" {
+		return "", nil
+	}
+	var b strings.Builder
+	for i := 0; i < len(token); i++ {
+		if token[i] != '=' {
+			b.WriteByte(token[i])
+			continue
+		}
+		var c byte
+		if i+3 > len(token) {
+			return "", fmt.Errorf("subject token %q: cut escape", token)
+		}
+		if _, err := fmt.Sscanf(token[i+1:i+3], "%02X", &c); err != nil {
+			return "", fmt.Errorf("subject token %q: %w", token, err)
+		}
+		b.WriteByte(c)
+		i += 2
+	}
+	return b.String(), nil
+}
+
+func subject(prefix string, names ...string) string {
+	parts := make([]string, 0, len(names)+1)
+	parts = append(parts, prefix)
+	for _, n := range names {
+		parts = append(parts, Token(n))
+	}
+	return strings.Join(parts, ".")
+}
+
+// nodeOf is the node token of a subject below prefix.
+func nodeOf(subject, prefix string) (string, error) {
+	parts := strings.Split(strings.TrimPrefix(subject, prefix+"."), ".")
+	if len(parts) < 2 {
+		return "", fmt.Errorf("subject %q names no node", subject)
+	}
+	return Untoken(parts[1])
+}
