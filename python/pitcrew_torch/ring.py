@@ -1,0 +1,237 @@
+"""The ring: a memory-mapped black box that one rank writes and the node agent reads.
+
+Promises: the layout of docs/hook-protocol.md section 2; one writer; every 8-byte field is written with one aligned
+store, so a reader never sees half of one; a record's sequence number is 0 while the record is being written and is
+stored last. Writing never raises and makes no system call. A ring whose directory cannot be written lives in plain
+memory instead, so callers need no second path.
+
+No torch here.
+"""
+
+import mmap
+import os
+import struct
+import time
+
+MAGIC = b"PCRING01"
+VERSION = 1
+HEADER_SIZE = 4096
+RECORD_SIZE = 128
+CAPACITY = 1024
+
+FLAG_LAUNCHER, FLAG_CAN_SAVE, FLAG_SNAPSHOT = 1, 2, 4
+EXIT_RUNNING, EXIT_CLEAN, EXIT_EXCEPTION = 0, 1, 2
+RECORD_LOSS, RECORD_GRAD_NORM, RECORD_NOT_FINITE = 1, 2, 4
+
+SECTIONS = ("setup", "step", "checkpoint", "eval", "held", "out", "other")
+SECTION_NUMBER = {name: number for number, name in enumerate(SECTIONS)}
+OTHER = SECTION_NUMBER["other"]
+
+# Header fields: name -> (offset, struct format). The one table that writer, reader and golden files follow.
+HEADER = {
+    "magic": (0, "8s"),
+    "version": (8, "I"),
+    "header_size": (12, "I"),
+    "record_size": (16, "I"),
+    "capacity": (20, "I"),
+    "rank": (24, "I"),
+    "local_rank": (28, "I"),
+    "world_size": (32, "I"),
+    "attempt": (36, "I"),
+    "pid": (40, "I"),
+    "flags": (44, "I"),
+    "start_unix_ns": (48, "Q"),
+    "start_ns": (56, "Q"),
+    "gpu_uuid": (64, "64s"),
+    "torch_version": (128, "64s"),
+    "heartbeat_ns": (512, "Q"),
+    "records": (520, "Q"),
+    "step": (528, "Q"),
+    "step_ns": (536, "Q"),
+    "section": (544, "I"),
+    "exit": (548, "I"),
+    "section_ns": (552, "Q"),
+    "checkpoint_step": (560, "Q"),
+    "checkpoint_ns": (568, "Q"),
+    "checkpoint_save_ns": (576, "Q"),
+    "section_name": (592, "32s"),
+    "last_error": (640, "256s"),
+}
+
+RECORD_FIELDS = (
+    "seq",
+    "end_ns",
+    "step",
+    "section",
+    "flags",
+    "duration_ns",
+    "data_ns",
+    "forward_ns",
+    "backward_ns",
+    "optimizer_ns",
+    "comm_ns",
+    "launch_ns",
+    "loss",
+    "grad_norm",
+    "samples",
+    "memory_bytes",
+    "reserved",
+)
+# On a little-endian machine CPython packs "<Q" with one native 8-byte store; a big-endian one would need another ring.
+RECORD = struct.Struct("<QQQIIQQQQQQQddQQQ")
+_RECORD_BODY = struct.Struct("<QQIIQQQQQQQddQQQ")  # all but seq
+
+_U64 = {name: offset // 8 for name, (offset, fmt) in HEADER.items() if fmt == "Q"}
+_U32 = {name: offset // 4 for name, (offset, fmt) in HEADER.items() if fmt == "I"}
+_HEARTBEAT, _RECORDS, _STEP, _STEP_NS = (_U64[n] for n in ("heartbeat_ns", "records", "step", "step_ns"))
+
+
+def _text(value, size):
+    """The value as NUL-padded UTF-8 of at most size-1 bytes, never cut inside a character."""
+    raw = str(value).encode("utf-8", "replace")[: size - 1]
+    return raw.decode("utf-8", "ignore").encode().ljust(size, b"\0")
+
+
+class Ring:
+    """One rank's ring. Open it with `Ring.create`."""
+
+    def __init__(self, buffer, capacity, path=None):
+        self.path = path
+        self.capacity = capacity
+        self._buffer = buffer
+        self._bytes = memoryview(buffer)
+        self._u64 = self._bytes.cast("Q")
+        self._u32 = self._bytes.cast("I")
+        self._mask = capacity - 1
+        self._seq = 0
+        self._pack = _RECORD_BODY.pack_into
+        self._null = path is None
+
+    @classmethod
+    def create(cls, path, *, capacity=CAPACITY, clock=time.monotonic_ns, wall=time.time_ns, pid=None, **header):
+        """Write a new ring at path (beside it, then renamed, so that a reader's old mapping is never truncated).
+
+        path None gives a ring in plain memory. header: rank, local_rank, world_size, attempt, flags, gpu_uuid,
+        torch_version. Raises OSError when the file cannot be made.
+        """
+        if capacity < 1 or capacity & (capacity - 1):
+            raise ValueError("ring capacity %r is not a power of two" % (capacity,))
+        size = HEADER_SIZE + capacity * RECORD_SIZE
+        if path is None:
+            ring = cls(bytearray(size), capacity)
+            ring._describe(capacity, clock(), wall(), pid, header)
+            return ring
+        temporary = "%s.%d.tmp" % (path, os.getpid())
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        try:
+            # Reserved now, so that a full disk is an error here and not a SIGBUS in the middle of training.
+            os.posix_fallocate(fd, 0, size)
+            ring = cls(mmap.mmap(fd, size), capacity, path)
+            ring._describe(capacity, clock(), wall(), pid, header)
+            os.rename(temporary, path)
+            return ring
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        finally:
+            os.close(fd)
+
+    def _describe(self, capacity, now, wall, pid, header):
+        values = {
+            "magic": MAGIC,
+            "version": VERSION,
+            "header_size": HEADER_SIZE,
+            "record_size": RECORD_SIZE,
+            "capacity": capacity,
+            "pid": os.getpid() if pid is None else pid,
+            "start_unix_ns": wall,
+            "start_ns": now,
+            "heartbeat_ns": now,
+            "step_ns": now,
+            "section_ns": now,
+            "section_name": SECTIONS[0],
+        }
+        values.update(header)
+        for name, value in values.items():
+            self.set(name, value)
+
+    def set(self, name, value):
+        """Write one header field by its name in HEADER. For rare writes; the step path has its own."""
+        offset, fmt = HEADER[name]
+        if fmt == "Q":
+            self._u64[offset // 8] = value
+        elif fmt == "I":
+            self._u32[offset // 4] = value
+        else:
+            size = int(fmt[:-1])
+            self._bytes[offset : offset + size] = value if name == "magic" else _text(value, size)
+
+    def beat(self, now):
+        self._u64[_HEARTBEAT] = now
+
+    def section(self, name, now):
+        """Enter a section. An unknown name is section `other` with that name."""
+        self.set("section_name", name)
+        self._u64[_U64["section_ns"]] = now
+        self._u32[_U32["section"]] = SECTION_NUMBER.get(name, OTHER)
+
+    def checkpoint(self, step, now, save_ns):
+        self._u64[_U64["checkpoint_save_ns"]] = save_ns
+        self._u64[_U64["checkpoint_ns"]] = now
+        self._u64[_U64["checkpoint_step"]] = step
+
+    def error(self, text):
+        lines = str(text).splitlines()
+        self.set("last_error", lines[0] if lines else "")
+
+    def resumed(self, step, now):
+        """Training goes on from step: the header says so, no record is written."""
+        self._u64[_STEP] = step
+        self._u64[_STEP_NS] = now
+
+    def record(self, step, now, duration, section=1, flags=0, loss=0.0, grad_norm=0.0, samples=0, optimizer=0):
+        """A step ended. Called on the training thread: a few stores, no system call."""
+        u64 = self._u64
+        seq = self._seq + 1
+        self._seq = seq
+        offset = HEADER_SIZE + ((seq - 1) & self._mask) * RECORD_SIZE
+        at = offset >> 3
+        u64[at] = 0
+        self._pack(
+            self._bytes, offset + 8, now, step, section, flags, duration, 0, 0, 0, optimizer, 0, 0, loss, grad_norm,
+            samples, 0, 0,
+        )  # fmt: skip
+        u64[at] = seq
+        u64[_RECORDS] = seq
+        u64[_STEP_NS] = now
+        u64[_STEP] = step
+        return seq
+
+    def amend_loss(self, seq, loss, flags):
+        """Fill in the loss of an earlier record, where the ring still holds it."""
+        offset = HEADER_SIZE + ((seq - 1) & self._mask) * RECORD_SIZE
+        if self._u64[offset >> 3] == seq:
+            struct.pack_into("<d", self._bytes, offset + 88, loss)
+            self._u32[(offset + 28) >> 2] = flags
+
+
+def parse(data):
+    """A ring's bytes as {"header": {...}, "records": [...]}, oldest record first. For tests and golden files."""
+    header = {}
+    for name, (offset, fmt) in HEADER.items():
+        (value,) = struct.unpack_from("<" + fmt, data, offset)
+        header[name] = value.split(b"\0")[0].decode("utf-8", "replace") if isinstance(value, bytes) else value
+    if header["magic"] != MAGIC.decode():
+        raise ValueError("not a ring: magic %r" % (header["magic"],))
+    records = []
+    for i in range(header["capacity"]):
+        values = dict(zip(RECORD_FIELDS, RECORD.unpack_from(data, HEADER_SIZE + i * RECORD_SIZE)))
+        if values["seq"]:
+            records.append(values)
+    records.sort(key=lambda r: r["seq"])
+    return {"header": header, "records": records}
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return parse(f.read())
