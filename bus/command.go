@@ -75,6 +75,7 @@ type RankStatus struct {
 	P99StepS      float64 `json:"p99_step_s"`
 	SaveS         float64 `json:"save_s"` // longest save seen
 	CkptStep      int64   `json:"ckpt_step"`
+	ResumedStep   *int64  `json:"resumed_step,omitempty"` // nil: has not resumed yet
 	Connected     bool    `json:"connected"`            // the socket answers
 	ProcState     string  `json:"proc_state,omitempty"` // of /proc/<pid>/stat, where it can be seen
 	Exit          string  `json:"exit"`                 // running|clean|exception

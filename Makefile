@@ -1,0 +1,52 @@
+# Pitcrew. `make demo` shows it, `make test` proves it; both set up what is missing.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+export GOFLAGS ?= -buildvcs=false
+CACHE   := $(or $(PITCREW_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pitcrew)
+TAGS    := grpcnotrace
+LDFLAGS := -s -w
+PY      := sandbox/python.sh
+OUT     := bench/out
+
+.PHONY: build demo test lint setup clean bench-recovery bench-hook bench-latency bench fuzz generate
+
+build: bin/libdcgm.so.4 ## the three programs, and the stub of libdcgm that the sandbox uses
+	go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+bin/libdcgm.so.4: sandbox/libdcgm/*.c sandbox/libdcgm/build.sh go.mod
+	sandbox/libdcgm/build.sh bin
+
+setup: ## control plane of the sandbox and a Python with torch, once, into the cache
+	go run ./cmd/pitcrew sandbox setup
+
+demo: build ## a real job loses a GPU and steps again; ARGS="--fault xid79 --keep"
+	bin/pitcrew demo $(ARGS)
+
+test: build ## everything that must hold: vet, Go and Python tests, on a real control plane
+	bin/pitcrew sandbox setup
+	go vet -tags $(TAGS) ./...
+	go test -tags $(TAGS) -p 2 -timeout 20m ./...
+	$(PY) -m pytest -q python/tests
+
+lint: ## staticcheck and ruff
+	go tool -modfile=tools/go.mod staticcheck -tags $(TAGS) ./...
+	$(PY) -m ruff check python sandbox/trainer
+
+N ?= 30
+LAUNCHER ?= pitcrew
+bench-recovery: build ## faults, ranks and workloads in turn; N=30 LAUNCHER=pitcrew|torchrun
+	bin/pitcrew sandbox setup
+	bin/pitcrew demo bench --n $(N) --launcher $(LAUNCHER) --out $(OUT)/recovery.json
+
+bench-hook: ## microseconds a step on the training thread
+	$(PY) python/bench/bench_hook.py --out $(OUT)/hook.json
+
+FUZZTIME ?= 60s
+fuzz: ## each fuzz target for FUZZTIME
+	@go list ./... | while read -r p; do for t in $$(go test -list '^Fuzz' $$p | grep ^Fuzz || true); do \
+		echo "$$p $$t"; go test -run '^$$' -fuzz "^$$t$$" -fuzztime $(FUZZTIME) $$p; done; done
+
+clean: ## what builds and benchmarks left here; the cache stays
+	rm -rf bin bench/out
