@@ -1,0 +1,22 @@
+#!/bin/sh
+# Builds the stub libdcgm.so.4 into the directory given (default: bin/libdcgm), against the headers that go-dcgm itself carries,
+# so that the two cannot drift apart.  usage: sandbox/libdcgm/build.sh [DIR]
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+out=${1:-$here/../../bin/libdcgm}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+headers=${DCGM_HEADERS:-$(cd "$here/../.." && go list -m -f '{{.Dir}}' github.com/NVIDIA/go-dcgm)/pkg/dcgm}
+[ -f "$headers/dcgm_agent.h" ] || {
+	echo "libdcgm stub: no DCGM headers in $headers: run 'go mod download github.com/NVIDIA/go-dcgm', or set DCGM_HEADERS" >&2
+	exit 1
+}
+# Built beside and renamed into place: a process that has the old one mapped keeps it.
+tmp=$(mktemp "$out/.libdcgm.XXXXXX")
+trap 'rm -f "$tmp"' EXIT
+${CC:-cc} -std=gnu11 -O2 -g -Wall -Wextra -fvisibility=hidden -shared -fPIC -pthread -Wl,-soname,libdcgm.so.4 -Wl,--no-undefined \
+	-I"$here" -isystem "$headers" -o "$tmp" "$here"/*.c -lm
+chmod 755 "$tmp"
+mv "$tmp" "$out/libdcgm.so.4"
+trap - EXIT
+echo "$out/libdcgm.so.4"
