@@ -11,10 +11,11 @@ headers=${DCGM_HEADERS:-$(cd "$here/../.." && go list -m -f '{{.Dir}}' github.co
 	echo "libdcgm stub: no DCGM headers in $headers: run 'go mod download github.com/NVIDIA/go-dcgm', or set DCGM_HEADERS" >&2
 	exit 1
 }
+# nodelete: a client that unloads the library after a failed disconnect must not pull the callback thread's code away.
 # Built beside and renamed into place: a process that has the old one mapped keeps it.
 tmp=$(mktemp "$out/.libdcgm.XXXXXX")
 trap 'rm -f "$tmp"' EXIT
-${CC:-cc} -std=gnu11 -O2 -g -Wall -Wextra -fvisibility=hidden -shared -fPIC -pthread -Wl,-soname,libdcgm.so.4 -Wl,--no-undefined \
+${CC:-cc} -std=gnu11 -O2 -g -Wall -Wextra -fvisibility=hidden -shared -fPIC -pthread -Wl,-soname,libdcgm.so.4 -Wl,--no-undefined -Wl,-z,nodelete \
 	-I"$here" -isystem "$headers" -o "$tmp" "$here"/*.c -lm
 chmod 755 "$tmp"
 mv "$tmp" "$out/libdcgm.so.4"
