@@ -1,0 +1,234 @@
+package detector
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// Row is what a table says about a code of the kernel log.
+type Row struct {
+	Name     string
+	Severity event.Severity
+	Advice   string
+	Echo     bool // a consequence of another code, never a finding of its own
+	Clears   int  // the code whose condition this one ends; 0: none
+}
+
+// Table names codes. kind is "xid" or "sxid"; fatal is what an SXid line said of itself, said whether it said anything. A code
+// without a row gets one that says so: Lookup never fails.
+type Table interface {
+	Lookup(kind string, code int, fatal, said bool) Row
+}
+
+// Options of an engine. The zero value of a limit means its default.
+type Options struct {
+	Cluster, Node, BootID string
+	Table                 Table
+
+	StallFloor     time.Duration // least limit of a step's age, default 1.5 s
+	StallFactor    float64       // limit = factor × p99 of durations, default 5
+	SetupLimit     time.Duration // while nothing is known, default 10 min
+	HeartbeatLimit time.Duration // default 1 s: five beats of 200 ms
+	MaxSeries      int           // ranks, GPU series and open findings each, default 4096
+}
+
+// Defaults of Options.
+const (
+	DefaultStallFloor     = 1500 * time.Millisecond
+	DefaultStallFactor    = 5
+	DefaultSetupLimit     = 10 * time.Minute
+	DefaultHeartbeatLimit = time.Second
+	DefaultMaxSeries      = 4096
+)
+
+func (o *Options) fill() {
+	def(&o.StallFloor, DefaultStallFloor)
+	def(&o.StallFactor, DefaultStallFactor)
+	def(&o.SetupLimit, DefaultSetupLimit)
+	def(&o.HeartbeatLimit, DefaultHeartbeatLimit)
+	def(&o.MaxSeries, DefaultMaxSeries)
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Finding is an event and what it does to the node's conditions.
+type Finding struct {
+	Event         event.Event
+	Key           string // of the condition: the signal and what it is about
+	BootID        string // a condition of another boot is history
+	Active        bool   // the condition stands; false: cleared
+	ConditionOnly bool   // nothing new happened: set the condition, publish no event
+}
+
+// Open is a finding that has not ended. Open findings outlive the process by Snapshot and Restore.
+type Open struct {
+	Key    string          `json:"key"`
+	BootID string          `json:"boot_id"`
+	Seen   time.Time       `json:"seen"`
+	Raw    json.RawMessage `json:"event"`
+
+	event event.Event
+}
+
+// Counts of what the engine did without saying so in a finding.
+type Counts struct {
+	Samples    int64 // values and lines judged
+	Findings   int64
+	History    int64 // kernel lines of before, not published
+	Echoes     int64 // kernel lines that only follow from another
+	Suppressed int64 // repeated lines beyond the budget of their key
+	Malformed  int64 // records without what identifies them
+	Stale      int64 // samples of a superseded attempt
+	Evicted    int64 // series or findings dropped at the bound
+}
+
+// Engine judges one node.
+type Engine struct {
+	o      Options
+	now    time.Time // the latest time of any sample
+	swept  time.Time
+	open   *lru[string, *Open]
+	ranks  *lru[rankKey, *rank]
+	series *lru[string, *gpuSeries]
+	gpus   *lru[string, *gpu]
+	lines  *lru[string, *budget]
+	node   gpuCount
+	counts Counts
+	out    []Finding
+}
+
+// New makes an engine.
+func New(o Options) *Engine {
+	o.fill()
+	e := &Engine{o: o}
+	evicted := func() { e.counts.Evicted++ }
+	e.open = newLRU[string, *Open](o.MaxSeries, evicted)
+	e.ranks = newLRU[rankKey, *rank](o.MaxSeries, evicted)
+	e.series = newLRU[string, *gpuSeries](o.MaxSeries, evicted)
+	e.gpus = newLRU[string, *gpu](o.MaxSeries, evicted)
+	e.lines = newLRU[string, *budget](o.MaxSeries, evicted)
+	return e
+}
+
+// Counts reports what happened so far.
+func (e *Engine) Counts() Counts { return e.counts }
+
+// take hands out what a call found.
+func (e *Engine) take() []Finding {
+	out := e.out
+	e.out = nil
+	e.counts.Findings += int64(len(out))
+	return out
+}
+
+func (e *Engine) tick(t time.Time) {
+	e.counts.Samples++
+	if t.After(e.now) {
+		e.now = t
+	}
+}
+
+// onset is a condition that begins.
+type onset struct {
+	key      string
+	typ      event.Type
+	target   event.Target
+	cause    event.Cause
+	severity event.Severity
+	advice   string
+	evidence event.Evidence
+	at       time.Time // when it began; part of the id
+	source   string    // component; default detector
+	id       []string  // identifies the occurrence; default: boot id, key and onset
+	count    int
+	silent   bool // known already: the condition only
+}
+
+// begin opens a finding unless its key is open. It reports whether it did.
+func (e *Engine) begin(o onset) bool {
+	if have, ok := e.open.get(o.key); ok {
+		have.Seen = e.now
+		return false
+	}
+	f := e.finding(o)
+	e.open.put(o.key, &Open{Key: o.key, BootID: e.o.BootID, Seen: e.now, event: f.Event})
+	e.out = append(e.out, f)
+	return true
+}
+
+func (e *Engine) finding(o onset) Finding {
+	def(&o.typ, event.Fault)
+	def(&o.source, "detector")
+	o.target.Cluster, o.target.Node = e.o.Cluster, e.o.Node
+	src := event.Source(e.o.Cluster, e.o.Node, o.source)
+	if o.id == nil {
+		o.id = []string{e.o.BootID, o.key, strconv.FormatInt(o.at.UnixNano(), 10)}
+	}
+	return Finding{
+		Key: o.key, BootID: e.o.BootID, Active: true, ConditionOnly: o.silent,
+		Event: event.Event{
+			ID: event.NewID(src, o.id...), Source: src, Type: o.typ, Time: o.at,
+			Data: event.Data{
+				Target: o.target, Cause: o.cause, Severity: o.severity, Advice: o.advice, Evidence: o.evidence, Onset: o.at, Count: max(o.count, 1),
+			},
+		},
+	}
+}
+
+// end closes a finding with a recovery. why is what was seen; it stands as the recovery's evidence.
+func (e *Engine) end(key string, why event.Evidence) bool {
+	have, ok := e.open.get(key)
+	if !ok {
+		return false
+	}
+	e.open.drop(key)
+	r := have.event
+	r.ID = event.NewID(r.Source, "recovery", r.ID)
+	r.Type, r.Time, r.Subject = event.Recovery, e.now, ""
+	r.Data.Severity, r.Data.Advice, r.Data.Evidence, r.Data.Count = event.Info, "", why, 1
+	e.out = append(e.out, Finding{Event: r, Key: key, BootID: e.o.BootID})
+	return true
+}
+
+// forget closes a finding of which nothing more will be heard, without calling that a recovery.
+func (e *Engine) forget(key string) {
+	if have, ok := e.open.get(key); ok {
+		e.open.drop(key)
+		e.out = append(e.out, Finding{Event: have.event, Key: key, BootID: e.o.BootID, ConditionOnly: true})
+	}
+}
+
+// Snapshot lists the open findings, oldest first.
+func (e *Engine) Snapshot() []Open {
+	out := []Open{}
+	e.open.each(func(_ string, o *Open) {
+		if o.Raw == nil {
+			o.Raw, _ = event.Encode(o.event)
+		}
+		out = append(out, *o)
+	})
+	return out
+}
+
+// Restore takes up what an earlier engine left open in this boot, so that a fault which lasts across a new agent stays one
+// finding. What cannot be read, or is of another boot, is left out.
+func (e *Engine) Restore(open []Open) {
+	for _, o := range open {
+		ev, err := event.Decode(o.Raw)
+		if err != nil || o.BootID != e.o.BootID || o.Key == "" {
+			continue
+		}
+		o.event = ev
+		e.open.put(o.Key, &o)
+	}
+}
+
+func num(v float64) *float64 { return &v }

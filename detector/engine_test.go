@@ -1,0 +1,316 @@
+package detector
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+)
+
+var t0 = time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
+
+func at(s float64) time.Time { return t0.Add(time.Duration(s * float64(time.Second))) }
+
+type table struct{}
+
+func (table) Lookup(kind string, code int, fatal, said bool) Row {
+	switch {
+	case kind == "sxid" && said && fatal:
+		return Row{Name: "switch", Severity: event.Fatal, Advice: "reset-gpu"}
+	case code == 79:
+		return Row{Name: "gpu_fell_off_bus", Severity: event.Fatal, Advice: "reboot-node"}
+	case code == 45:
+		return Row{Name: "preemptive_cleanup", Severity: event.Info, Echo: true}
+	case code == 162:
+		return Row{Name: "recovered", Severity: event.Info, Clears: 163}
+	default:
+		return Row{Name: "some", Severity: event.Warning, Advice: "none"}
+	}
+}
+
+func engine(t *testing.T, change ...func(*Options)) *Engine {
+	t.Helper()
+	o := Options{Cluster: "c", Node: "n1", BootID: "boot-1", Table: table{}}
+	for _, f := range change {
+		f(&o)
+	}
+	return New(o)
+}
+
+// words turns findings into what tests compare: "+gpu/lost fatal", "-rank/stalled", "~xid/79" for a condition without an event.
+func words(fs []Finding) []string {
+	var out []string
+	for _, f := range fs {
+		if _, err := event.Encode(f.Event); err != nil {
+			panic(err)
+		}
+		sign, sev := "+", " "+string(f.Event.Data.Severity)
+		if !f.Active {
+			sign, sev = "-", ""
+		}
+		if f.ConditionOnly {
+			sign += "~"
+		}
+		out = append(out, sign+f.Event.Data.Cause.Signal()+sev)
+	}
+	return out
+}
+
+func want(t *testing.T, got []Finding, w ...string) {
+	t.Helper()
+	if g := words(got); !slices.Equal(g, w) {
+		t.Fatalf("findings %q, want %q", g, w)
+	}
+}
+
+func TestAnXidIsNamedByTheTableAndKeepsItsIdAcrossEngines(t *testing.T) {
+	k := Kernel{Kind: "xid", Code: 79, Time: at(1), GPU: "GPU-1", PCI: "0000:1a:00", Seq: 7, BootID: "boot-1", Raw: "NVRM: Xid …"}
+	a, b := engine(t).Kernel(k), engine(t).Kernel(k)
+	want(t, a, "+xid/79 fatal")
+	if a[0].Event.ID != b[0].Event.ID {
+		t.Error("the same line has two ids")
+	}
+	d := a[0].Event.Data
+	if d.Cause.Name != "gpu_fell_off_bus" || d.Advice != "reboot-node" || d.Evidence.Raw == "" || d.Evidence.Baseline != "table" || d.Target.GPU != "GPU-1" {
+		t.Errorf("finding %+v", d)
+	}
+	k.Seq = 8
+	if c := engine(t).Kernel(k); c[0].Event.ID == a[0].Event.ID {
+		t.Error("two lines have one id")
+	}
+}
+
+func TestWhatTheReceiverKnowsOverridesTheTable(t *testing.T) {
+	got := engine(t).Kernel(Kernel{Kind: "xid", Code: 149, Time: at(1), Severity: event.Critical, Advice: "reset-gpu", Name: "nvlink_sub", Seq: 1})
+	want(t, got, "+xid/149 critical")
+	if d := got[0].Event.Data; d.Advice != "reset-gpu" || d.Cause.Name != "nvlink_sub" {
+		t.Errorf("finding %+v", d)
+	}
+}
+
+func TestAnEchoIsCountedAndNotFound(t *testing.T) {
+	e := engine(t)
+	want(t, e.Kernel(Kernel{Kind: "xid", Code: 45, Time: at(1), Seq: 1}))
+	want(t, e.Kernel(Kernel{Kind: "xid", Code: 62, Time: at(1), Seq: 2, Echo: true}))
+	if e.Counts().Echoes != 2 {
+		t.Errorf("counts %+v", e.Counts())
+	}
+}
+
+func TestHistorySetsTheConditionOnceAndPublishesNothing(t *testing.T) {
+	e := engine(t)
+	k := Kernel{Kind: "xid", Code: 79, Time: at(1), GPU: "GPU-1", Seq: 1, BootID: "boot-1", History: true}
+	want(t, e.Kernel(k), "+~xid/79 fatal")
+	k.Seq = 2
+	want(t, e.Kernel(k))
+	k.BootID, k.GPU = "boot-0", "GPU-2"
+	want(t, e.Kernel(k))
+}
+
+func TestAClearingCodeEndsTheConditionItNames(t *testing.T) {
+	e := engine(t)
+	want(t, e.Kernel(Kernel{Kind: "xid", Code: 163, Time: at(1), GPU: "GPU-1", Seq: 1}), "+xid/163 warning")
+	want(t, e.Kernel(Kernel{Kind: "xid", Code: 162, Time: at(2), GPU: "GPU-1", Seq: 2}), "-xid/163", "+xid/162 info")
+}
+
+func TestAStormOfOneCodeIsHeldToItsBudgetAndSaysHowMany(t *testing.T) {
+	e := engine(t)
+	n := 0
+	for i := range 10_000 {
+		n += len(e.Kernel(Kernel{Kind: "xid", Code: 95, Time: at(float64(i) / 5000), GPU: "GPU-1", Seq: int64(i + 1)}))
+	}
+	if n < lineBurst || n > lineBurst+3 {
+		t.Errorf("%d events of 10,000 lines", n)
+	}
+	got := e.Kernel(Kernel{Kind: "xid", Code: 95, Time: at(30), GPU: "GPU-1", Seq: 20_000})
+	if c := got[0].Event.Data.Count; c < 4_000 {
+		t.Errorf("the line after the storm counts %d", c)
+	}
+	want(t, e.Kernel(Kernel{Kind: "xid", Code: 79, Time: at(1), GPU: "GPU-1", Seq: 20_001}), "+xid/79 fatal")
+}
+
+func TestAMalformedLineIsCountedAndDropped(t *testing.T) {
+	e := engine(t)
+	want(t, e.Kernel(Kernel{Kind: "xid", Time: at(1)}))
+	want(t, e.Kernel(Kernel{Kind: "xid", Code: 79}))
+	if e.Counts().Malformed != 2 {
+		t.Errorf("counts %+v", e.Counts())
+	}
+}
+
+func status(gpu string, s, v float64) Value {
+	return Value{Metric: "pitcrew.gpu.status", GPU: gpu, Time: at(s), V: v}
+}
+
+func TestALostGpuIsOneFaultWhoeverSaysItFirst(t *testing.T) {
+	e := engine(t)
+	want(t, e.GPU(status("GPU-1", 0, 1)))
+	want(t, e.GPU(status("GPU-1", 1, 0)), "+gpu/lost fatal")
+	want(t, e.GPU(status("GPU-1", 2, 0)))
+	want(t, e.Kernel(Kernel{Kind: "gpu_lost", Time: at(2), GPU: "GPU-1", Seq: 3}))
+	want(t, e.GPU(status("GPU-2", 2, 0)), "+gpu/lost fatal")
+	want(t, e.GPU(status("GPU-1", 3, 1)), "-gpu/lost")
+	want(t, e.GPU(status("GPU-1", 4, 0)), "+gpu/lost fatal")
+}
+
+func TestASilentSourceIsNotALostGpu(t *testing.T) {
+	e := engine(t)
+	e.GPU(status("GPU-1", 0, 1))
+	e.GPU(Value{Metric: metricCount, Time: at(0), V: 1})
+	e.GPU(Value{Metric: metricExpected, Time: at(0), V: 1})
+	for s := 1.0; s < 60; s++ { // other samples go on
+		e.Rank(sample(0, s, 1, 0.1))
+		want(t, e.Settle())
+	}
+}
+
+func count(e *Engine, s, have, expected float64) []Finding {
+	e.GPU(Value{Metric: metricCount, Time: at(s), V: have})
+	e.GPU(Value{Metric: metricExpected, Time: at(s), V: expected})
+	return e.Settle()
+}
+
+func TestAGpuThatIsNoLongerCountedIsNamed(t *testing.T) {
+	e := engine(t)
+	e.GPU(status("GPU-1", 0, 1))
+	e.GPU(status("GPU-2", 0, 1))
+	want(t, count(e, 0, 2, 2))
+	e.GPU(status("GPU-1", 1, 1))
+	want(t, count(e, 1, 1, 2))
+	e.GPU(status("GPU-1", 2, 1))
+	got := count(e, 2, 1, 2)
+	want(t, got, "+gpu/lost fatal")
+	if got[0].Event.Data.Target.GPU != "GPU-2" {
+		t.Errorf("lost %+v", got[0].Event.Data.Target)
+	}
+	want(t, e.GPU(status("GPU-2", 3, 1)), "-gpu/lost")
+}
+
+func TestAGpuThatWasNeverSeenIsMissedByCount(t *testing.T) {
+	e := engine(t)
+	e.GPU(status("GPU-1", 0, 1))
+	want(t, count(e, 0, 1, 2))
+	e.GPU(status("GPU-1", 1, 1))
+	got := count(e, 1, 1, 2)
+	want(t, got, "+gpu/lost fatal")
+	if d := got[0].Event.Data; d.Target.GPU != "" || *d.Evidence.Value != 1 || *d.Evidence.Expected != 2 {
+		t.Errorf("finding %+v", d)
+	}
+	e.GPU(status("GPU-1", 2, 1))
+	want(t, count(e, 2, 1, 2))
+	e.GPU(status("GPU-1", 3, 1))
+	want(t, count(e, 3, 2, 2), "-gpu/lost")
+}
+
+func TestOneLostStatusIsNotASecondFaultByCount(t *testing.T) {
+	e := engine(t)
+	e.GPU(status("GPU-1", 0, 1))
+	for s := 1.0; s < 5; s++ {
+		e.GPU(status("GPU-1", s, 1))
+		e.GPU(status("GPU-2", s, 0))
+		want(t, count(e, s, 1, 2))
+	}
+}
+
+func TestUncorrectedErrorsAreAFaultWhenTheyRiseAndAResetIsNot(t *testing.T) {
+	e := engine(t)
+	ecc := func(s, v float64) []Finding {
+		return e.GPU(Value{Metric: "hw.errors", Kind: "uncorrected", GPU: "GPU-1", Time: at(s), V: v})
+	}
+	want(t, ecc(0, 5)) // what was there before is unknown, not new
+	want(t, ecc(1, 5))
+	want(t, ecc(2, 6), "+gpu/ecc critical")
+	want(t, ecc(3, 7))
+	want(t, ecc(4, 0), "-gpu/ecc")
+	want(t, ecc(5, 1), "+gpu/ecc critical")
+	want(t, ecc(900, 1), "-gpu/ecc")
+	want(t, e.GPU(Value{Metric: "hw.errors", Kind: "corrected", GPU: "GPU-1", Time: at(901), V: 9}))
+	want(t, e.GPU(Value{Metric: "hw.errors", Kind: "corrected", GPU: "GPU-1", Time: at(902), V: 99}))
+}
+
+func TestRowRemapPendingIsCriticalAndFailedIsFatal(t *testing.T) {
+	e := engine(t)
+	v := func(s float64, which string, x float64) []Finding {
+		return e.GPU(Value{Metric: "pitcrew.gpu.row_remap." + which, GPU: "GPU-1", Time: at(s), V: x})
+	}
+	want(t, v(1, "pending", 0))
+	want(t, v(2, "pending", 1), "+gpu/row-remap critical")
+	want(t, v(3, "failed", 1), "+gpu/row-remap fatal")
+	want(t, v(4, "pending", 0), "-gpu/row-remap")
+}
+
+func TestABlankValueIsNeitherZeroNorHealth(t *testing.T) {
+	e := engine(t)
+	want(t, e.GPU(status("GPU-1", 1, 0)), "+gpu/lost fatal")
+	want(t, e.GPU(status("GPU-1", 2, math.NaN())))
+}
+
+func TestOpenFindingsOutliveTheProcessAndNotTheBoot(t *testing.T) {
+	e := engine(t)
+	e.GPU(status("GPU-1", 1, 0))
+	saved := e.Snapshot()
+	after := engine(t)
+	after.Restore(saved)
+	want(t, after.GPU(status("GPU-1", 5, 0)))
+	want(t, after.GPU(status("GPU-1", 6, 1)), "-gpu/lost")
+	rebooted := engine(t, func(o *Options) { o.BootID = "boot-2" })
+	rebooted.Restore(saved)
+	want(t, rebooted.GPU(status("GPU-1", 5, 0)), "+gpu/lost fatal")
+}
+
+func TestStateIsBoundedWhateverComes(t *testing.T) {
+	const bound = 64
+	e := engine(t, func(o *Options) { o.MaxSeries = bound })
+	for i := range 10 * bound {
+		id := fmt.Sprintf("GPU-%d", i)
+		e.GPU(Value{Metric: "hw.errors", Kind: "uncorrected", GPU: id, Series: id, Time: at(1), V: 1})
+		e.GPU(status(id, 1, 0))
+		s := sample(i, 1, 1, 0.1)
+		s.Target.PodUID = id
+		e.Rank(s)
+		e.Kernel(Kernel{Kind: "xid", Code: 79, GPU: id, Time: at(1), Seq: int64(i)})
+	}
+	for name, n := range map[string]int{"open": e.open.len(), "ranks": e.ranks.len(), "series": e.series.len(), "gpus": e.gpus.len(), "lines": e.lines.len()} {
+		if n > bound {
+			t.Errorf("%d %s, bound %d", n, name, bound)
+		}
+	}
+	if e.Counts().Evicted == 0 {
+		t.Error("evictions are not counted")
+	}
+}
+
+func TestTheSketchIsNeverTooLowAndAtMostATenthTooHigh(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var s sketch
+	var vs []float64
+	for range 400 {
+		v := 0.2 * math.Exp(0.3*rng.NormFloat64())
+		s.add(v)
+		vs = append(vs, v)
+	}
+	slices.Sort(vs)
+	exact := vs[int(math.Ceil(0.99*400))-1]
+	if got := s.quantile(0.99); got < exact || got > 1.1*exact {
+		t.Errorf("p99 %g, exact %g", got, exact)
+	}
+}
+
+func TestKeysTellConditionsApart(t *testing.T) {
+	e := engine(t)
+	e.GPU(status("GPU-1", 1, 0))
+	e.Kernel(Kernel{Kind: "xid", Code: 79, GPU: "GPU-1", Time: at(1), Seq: 1})
+	e.Kernel(Kernel{Kind: "xid", Code: 79, PCI: "0000:1a:00", Time: at(1), Seq: 2})
+	var keys []string
+	for _, o := range e.Snapshot() {
+		keys = append(keys, o.Key)
+	}
+	if got := strings.Join(keys, ","); got != "gpu/lost gpu/GPU-1,xid/79 gpu/GPU-1,xid/79 pci/0000:1a:00" {
+		t.Errorf("keys %s", got)
+	}
+}

@@ -1,0 +1,215 @@
+package detector
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// Value is one value of a GPU or of the node's GPU count.
+type Value struct {
+	Metric string
+	Series string // tells series of one metric and GPU apart, and is otherwise not read
+	Kind   string // of hw.errors: corrected | uncorrected
+	GPU    string // UUID
+	PCI    string
+	Time   time.Time
+	V      float64
+}
+
+// mode is how a rule reads its series.
+type mode int
+
+const (
+	above mode = iota // the value is above the threshold
+	below             // the value is below it
+	rises             // a counter grew by more than the threshold since the value before; a fall is a reset
+)
+
+// gpuRule is a certain fault of a GPU.
+type gpuRule struct {
+	metric, kind string
+	mode         mode
+	limit        float64
+	key, name    string // key differs where one signal has several conditions
+	severity     event.Severity
+	advice       string
+	unit         string
+	quiet        time.Duration // rises: so long without a rise ends the condition
+}
+
+var gpuRules = []gpuRule{
+	{"pitcrew.gpu.status", "", below, 1, "gpu/lost", "lost", event.Fatal, "reboot-node", "1", 0},
+	{"pitcrew.gpu.row_remap.failed", "", above, 0, "gpu/row-remap.failed", "row-remap", event.Fatal, "drain-and-rma", "1", 0},
+	{"pitcrew.gpu.row_remap.pending", "", above, 0, "gpu/row-remap.pending", "row-remap", event.Critical, "reset-gpu", "1", 0},
+	{"hw.errors", "uncorrected", rises, 0, "gpu/ecc", "ecc", event.Critical, "reset-gpu", "{error}", 10 * time.Minute},
+}
+
+const (
+	metricCount    = "pitcrew.gpu.count"
+	metricExpected = "pitcrew.gpu.expected"
+	metricStatus   = "pitcrew.gpu.status"
+)
+
+var gpuMetrics = func() map[string]bool {
+	m := map[string]bool{metricCount: true, metricExpected: true}
+	for _, r := range gpuRules {
+		m[r.metric] = true
+	}
+	return m
+}()
+
+// WantsGPU reports whether the engine reads values of the metric, so that a skin need not translate the rest.
+func WantsGPU(metric string) bool { return gpuMetrics[metric] }
+
+type gpuSeries struct {
+	v  float64
+	at time.Time
+}
+
+type gpu struct {
+	target event.Target
+	seen   time.Time // of its status
+	rose   time.Time // of a counter under a rule with quiet
+}
+
+// gpuCount is how many GPUs answer and how many should. NaN is unknown.
+type gpuCount struct {
+	have, want float64
+	at         time.Time
+	known      bool
+	short      int // settled counts in a row that were short
+	settled    time.Time
+}
+
+// GPU takes in one value. Findings about the count come from Settle.
+func (e *Engine) GPU(v Value) []Finding {
+	e.tick(v.Time)
+	switch {
+	case math.IsNaN(v.V) || v.Time.IsZero():
+		e.counts.Malformed++
+	case v.Metric == metricCount:
+		e.node.have, e.node.at, e.node.known = v.V, v.Time, true
+	case v.Metric == metricExpected:
+		e.node.want = v.V
+	case v.GPU == "":
+		e.counts.Malformed++
+	default:
+		e.gpuValue(v)
+	}
+	return e.take()
+}
+
+func (e *Engine) gpuValue(v Value) {
+	g, ok := e.gpus.get(v.GPU)
+	if !ok {
+		g = &gpu{}
+		e.gpus.put(v.GPU, g)
+	}
+	g.target.GPU = v.GPU
+	if v.PCI != "" {
+		g.target.PCI = v.PCI
+	}
+	if v.Metric == metricStatus {
+		g.seen = v.Time
+	}
+	for i := range gpuRules {
+		if r := &gpuRules[i]; r.metric == v.Metric && (r.kind == "" || r.kind == v.Kind) {
+			e.gpuRule(r, g, v)
+		}
+	}
+}
+
+func (e *Engine) gpuRule(r *gpuRule, g *gpu, v Value) {
+	bad, ended := false, false
+	upper, expected := num(r.limit), (*float64)(nil)
+	switch r.mode {
+	case above:
+		bad = v.V > r.limit
+		ended = !bad
+	case below:
+		bad = v.V < r.limit
+		ended, upper, expected = !bad, nil, num(r.limit)
+	case rises:
+		id := v.Metric + "\x00" + v.GPU + "\x00" + v.Kind + "\x00" + v.Series
+		s, known := e.series.get(id)
+		if !known {
+			s = &gpuSeries{v: v.V, at: v.Time}
+			e.series.put(id, s)
+		}
+		if known && v.Time.Before(s.at) {
+			return
+		}
+		bad = known && v.V-s.v > r.limit
+		upper, expected = num(s.v), num(s.v)
+		ended = v.V < s.v || !g.rose.IsZero() && v.Time.Sub(g.rose) >= r.quiet
+		if _, open := e.open.get(r.key + " " + about(event.Target{GPU: v.GPU})); bad || open && g.rose.IsZero() {
+			g.rose = v.Time
+		}
+		s.v, s.at = v.V, v.Time
+	}
+	key := r.key + " " + about(event.Target{GPU: v.GPU})
+	ev := event.Evidence{Signal: v.Metric, Unit: r.unit, Value: num(v.V), Expected: expected, Upper: upper, Baseline: "table"}
+	switch {
+	case bad:
+		e.begin(onset{
+			key: key, target: g.target, cause: event.Cause{Kind: "gpu", Name: r.name}, severity: r.severity, advice: r.advice,
+			evidence: ev, at: v.Time,
+		})
+	case ended:
+		e.end(key, ev)
+	}
+}
+
+// nodeShort is the count's finding when the GPU that is missing was never seen and so has no name.
+const nodeShort = "gpu/lost node"
+
+// Settle ends a batch of samples: it judges what needs all of them, and forgets what has not been heard of for long.
+func (e *Engine) Settle() []Finding {
+	e.settleCount()
+	e.sweep()
+	return e.take()
+}
+
+// settleCount compares how many GPUs answer with how many should. A count is judged once, and a shortage without a status that
+// says which only when two counts in a row agree: a host engine that starts counts up.
+func (e *Engine) settleCount() {
+	n := &e.node
+	if !n.known || n.want <= 0 || !n.at.After(n.settled) {
+		return
+	}
+	n.settled = n.at
+	ev := event.Evidence{Signal: metricCount, Unit: "{gpu}", Value: num(n.have), Expected: num(n.want), Lower: num(n.want), Baseline: "table"}
+	if n.have >= n.want {
+		n.short = 0
+		e.end(nodeShort, ev)
+		return
+	}
+	if n.short++; n.short < 2 {
+		return
+	}
+	named := 0
+	e.gpus.each(func(id string, g *gpu) {
+		o := lostOnset(g.target, n.at)
+		if _, open := e.open.get(o.key); open {
+			named++
+			return
+		}
+		if g.seen.IsZero() || !g.seen.Before(n.at) {
+			return
+		}
+		o.evidence = ev
+		o.evidence.Raw = fmt.Sprintf("%s is no longer counted", id)
+		if e.begin(o) {
+			named++
+		}
+	})
+	if missing := int(n.want - n.have); named < missing {
+		o := lostOnset(event.Target{}, n.at)
+		o.key, o.evidence = nodeShort, ev
+		o.evidence.Raw = fmt.Sprintf("%d of %d GPUs answer; %d missing without a name", int(n.have), int(n.want), missing-named)
+		e.begin(o)
+	}
+}
