@@ -1,0 +1,158 @@
+"""Pitcrew's hook for PyTorch training jobs.
+
+    import pitcrew_torch as pitcrew
+
+    pitcrew.attach(model, optimizer, checkpoint_dir="/ckpt", checkpoint_every=500)
+    start = pitcrew.resume()
+    for step in range(start, total):
+        ...
+        optimizer.step()
+        pitcrew.step(loss)
+    with pitcrew.section("eval"):
+        ...
+
+Nothing here raises into training except `resume`, nothing blocks it except a hold that the node agent armed, and
+without an agent it only keeps the periodic checkpoints. docs/checkpoint-protocol.md has the whole story.
+Importing this package does not import torch; `attach` does.
+"""
+
+import contextlib
+import warnings
+
+__version__ = "0.1.0"
+__all__ = ["attach", "attached", "detach", "resume", "section", "step"]
+
+_hook = None
+
+
+def attach(
+    model,
+    optimizer=None,
+    save_fn=None,
+    load_fn=None,
+    *,
+    checkpoint_dir=None,
+    checkpoint_every=None,
+    strategy="ddp",
+    extra=None,
+    any_world_size=None,
+    keep=3,
+    step_on="auto",
+):
+    """Make this process visible to Pitcrew. Call once, on every rank, after the model and optimizer exist.
+
+    save_fn(ctx), load_fn(ctx): write and read a checkpoint; see SaveContext and LoadContext. Every rank is called at the
+        same step, so they may be collective (FSDP, torch.distributed.checkpoint). Without them, and with strategy "ddp",
+        the model, the optimizer, `extra` and the random number generators are saved.
+    checkpoint_dir: seen by all ranks and by the replacement of any node. Without it there are no checkpoints.
+    checkpoint_every: steps between periodic checkpoints; None for none.
+    strategy: "ddp", "hsdp", "fsdp" or "custom": told to Pitcrew; only "ddp" has a default save_fn.
+    extra: {name: object with state_dict and load_state_dict}, e.g. a learning rate scheduler; saved by the default save_fn.
+    any_world_size: whether load_fn can read a checkpoint of another number of ranks (default: the default load_fn can).
+    keep: complete checkpoints to keep; older ones are deleted.
+    step_on: what ends a step: "call" (of `step`), "optimizer" (its step), "auto" (calls, once the first has come).
+    """
+    global _hook
+    try:
+        detach()
+        _hook = _make(
+            model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep
+        )
+        if optimizer is not None and step_on != "call":
+            _follow(optimizer, _hook, step_on)
+    except Exception as error:
+        warnings.warn("pitcrew: not attached: %s: %s" % (type(error).__name__, error), RuntimeWarning, stacklevel=2)
+    return _hook
+
+
+def _make(model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep):
+    import torch
+
+    from . import chooser, torchstate
+    from .hook import Hook
+
+    default = save_fn is None and load_fn is None and strategy == "ddp"
+    if default:
+        state = torchstate.DataParallelState(model, optimizer, extra)
+        save_fn, load_fn = state.save, state.load
+
+    def exchange():
+        store = torchstate.default_store()
+        if store is not None:
+            return torchstate.StoreExchange(store, hook.rank, hook.world_size, hook.attempt)
+        if hook.world_size > 1:
+            hook._note("resume() before init_process_group: each rank chooses its checkpoint alone")
+        return chooser.Alone()
+
+    hook = Hook(
+        save_fn,
+        load_fn,
+        checkpoint_dir=checkpoint_dir,
+        checkpoint_every=checkpoint_every,
+        strategy=strategy,
+        any_world_size=default if any_world_size is None else any_world_size,
+        keep=keep,
+        exchange=exchange,
+        torch_version=torch.__version__,
+    )
+    hook.ring.set("gpu_uuid", torchstate.gpu_uuid(hook.local_rank))
+    if torch.cuda.is_available():
+        hook.loss_reader = torchstate.LossReader()
+    return hook
+
+
+def _follow(optimizer, hook, step_on):
+    from . import torchstate
+
+    waiting = []  # "auto": the first optimizer step waits here for a call of `step` to say who counts
+
+    def counts(nanoseconds):
+        if hook.counted_by_call:
+            return
+        if step_on == "auto" and not waiting:
+            waiting.append(nanoseconds)
+            return
+        if waiting and waiting[0] is not None:
+            waiting[0] = None
+            hook.step(optimizer_ns=nanoseconds)
+        hook.step(optimizer_ns=nanoseconds)
+
+    torchstate.follow_optimizer(optimizer, hook, counts)
+
+
+def attached():
+    """The hook of this process, or None."""
+    return _hook
+
+
+def detach():
+    """Training is over in this process: agents hear it, and checkpoints are no longer made. Also done at exit."""
+    global _hook
+    hook, _hook = _hook, None
+    if hook is not None:
+        hook.close()
+
+
+def step(loss=None, *, step=None, grad_norm=None, samples=0):
+    """A training step has ended, on every rank equally often.
+
+    loss: a float or a tensor; one on a GPU is read now and then without waiting for it. step: the number of steps
+    completed, where you count yourself. grad_norm: a float. samples: tokens or samples this rank processed in the step.
+    """
+    if _hook is not None:
+        _hook.counted_by_call = True
+        _hook.step(loss, step=step, grad_norm=grad_norm, samples=samples)
+
+
+def section(name):
+    """with section("eval"): ... — what runs inside is not judged as a training step. "checkpoint", "eval" and "setup"
+    are known by name; any other name is shown as it is."""
+    return _hook.section(name) if _hook is not None else contextlib.nullcontext()
+
+
+def resume():
+    """Load the newest sound checkpoint, the same one on every rank, and give the step to go on from (0: none).
+
+    Call after init_process_group, so that one chooser decides for all ranks. Raises what load_fn raises.
+    """
+    return _hook.resume() if _hook is not None else 0

@@ -1,0 +1,379 @@
+"""The hook: what one rank's process carries so that Pitcrew can see it, save it and end it.
+
+Promises: nothing here raises into training (a failure becomes the ring's last error and one warning), nothing blocks it
+except a hold that an agent armed, nothing synchronises a device. It works with no agent, and with one agent after
+another. `resume` is the exception: it raises when the chosen checkpoint cannot be loaded, because training from
+nothing instead would be worse.
+
+No torch here: `torchstate` brings it, and the sandbox's stand-in trainer does without.
+"""
+
+import atexit
+import contextlib
+import math
+import os
+import sys
+import threading
+import time
+import warnings
+
+from . import checkpoint, chooser
+from .ring import EXIT_CLEAN, EXIT_EXCEPTION, FLAG_CAN_SAVE, FLAG_LAUNCHER, RECORD_GRAD_NORM, RECORD_LOSS
+from .ring import RECORD_NOT_FINITE, SECTIONS, Ring
+from .rounds import NEVER, Rounds
+from .saver import Saver
+from .side import LEFT, Side, leave
+
+_now = time.monotonic_ns
+_infinity = math.inf
+LAST_WORDS = 0.2  # seconds an ending process waits for its last message to leave
+
+
+def _number(environ, *names, default=0):
+    for name in names:
+        try:
+            return int(environ[name])
+        except (KeyError, ValueError):
+            continue
+    return default
+
+
+class LoadContext:
+    """What a load_fn gets: directory, step, manifest, and who asks."""
+
+    def __init__(self, directory, manifest, rank, world_size):
+        self.directory = directory
+        self.manifest = manifest
+        self.step = manifest["step"]
+        self.rank = rank
+        self.world_size = world_size
+        self.writer = next((f["rank"] for f in manifest["files"] if f["rank"] != rank), rank)
+
+
+class Hook:
+    """One rank's hook. Users go through `pitcrew_torch.attach`."""
+
+    def __init__(
+        self,
+        save_fn=None,
+        load_fn=None,
+        *,
+        checkpoint_dir=None,
+        checkpoint_every=None,
+        strategy="custom",
+        any_world_size=False,
+        keep=3,
+        exchange=chooser.Alone,
+        torch_version="",
+        gpu_uuid="",
+        environ=None,
+    ):
+        environ = os.environ if environ is None else environ
+        self.rank = _number(environ, "RANK")
+        self.local_rank = _number(environ, "LOCAL_RANK", default=self.rank)
+        self.world_size = _number(environ, "WORLD_SIZE", default=1)
+        self.attempt = _number(environ, "PITCREW_ATTEMPT", "TORCHELASTIC_RESTART_COUNT")
+        self.strategy = strategy
+        self.checkpoint_dir = os.path.abspath(checkpoint_dir) if checkpoint_dir else None
+        self._load_fn = load_fn
+        self._any_world_size = any_world_size
+        self._exchange = exchange
+        self._pid = os.getpid()
+        self._warned = False
+        self._over = False
+        self._code = 0
+        self._failed = None
+
+        self.can_save = bool(self.checkpoint_dir and save_fn)
+        self._every = int(checkpoint_every or 0) if self.can_save else 0
+        self._next_save = self._every or NEVER
+        self._done_step = 0
+        self._section = SECTIONS[0]
+        self._in_step = False
+        self.counted_by_call = False
+        self.loss_reader = None  # torchstate puts one here for losses that live on a device
+
+        directory = environ.get("PITCREW_DIR")
+        flags = (FLAG_LAUNCHER if environ.get("PITCREW_LAUNCHER") else 0) | (FLAG_CAN_SAVE if self.can_save else 0)
+        self.ring = self._make_ring(
+            directory,
+            rank=self.rank,
+            local_rank=self.local_rank,
+            world_size=self.world_size,
+            attempt=self.attempt,
+            flags=flags,
+            gpu_uuid=gpu_uuid,
+            torch_version=torch_version,
+        )
+        self._record = self.ring.record
+        self._last = _now()
+        self._rounds = Rounds(
+            self.attempt, lambda: self._done_step, lambda: self.can_save, lambda: self._over, self._say, self._leave
+        )
+        self._saver = None
+        if self.can_save:
+            self._saver = Saver(
+                self.checkpoint_dir,
+                save_fn,
+                self.rank,
+                self.world_size,
+                self.attempt,
+                keep,
+                done=lambda step, ns: self.ring.checkpoint(step, _now(), ns),
+                trouble=self._trouble,
+            )
+        self._side = None
+        if directory:
+            self._start_side(os.path.join(directory, "local-%d.sock" % self.local_rank))
+        self._watch_the_end()
+
+    # ---- the training thread
+
+    def step(self, loss=None, *, step=None, grad_norm=None, samples=0, optimizer_ns=0):
+        """A training step has ended. See `pitcrew_torch.step`."""
+        try:
+            now = _now()
+            done = self._done_step + 1 if step is None else step
+            flags = 0
+            value = norm = 0.0
+            if loss is not None:
+                if type(loss) is not float:
+                    loss = self._loss(loss)
+                if loss is not None:
+                    value = loss
+                    flags = RECORD_LOSS if -_infinity < value < _infinity else RECORD_LOSS | RECORD_NOT_FINITE
+            if grad_norm is not None:
+                norm = float(grad_norm)
+                flags |= RECORD_GRAD_NORM
+            if not self._in_step:
+                self._enter("step")
+            sequence = self._record(done, now, now - self._last, 1, flags, value, norm, samples, optimizer_ns)
+            self._last = now
+            self._done_step = done
+            if self.loss_reader is not None:
+                self.loss_reader.collect(self.ring, sequence)
+            if done >= self._next_save:
+                self._periodic(done)
+            if done >= self._rounds.stop_at:
+                self._hold(done)
+        except Exception as error:
+            self._trouble(error)
+
+    def _loss(self, loss):
+        """A loss as a float, or None for one that only a device knows yet."""
+        device = getattr(loss, "device", None)
+        if device is None or device.type == "cpu":
+            return float(loss)
+        if self.loss_reader is not None:
+            self.loss_reader.offer(loss)
+        return None
+
+    def _periodic(self, done):
+        self._next_save = done - done % self._every + self._every
+        if done % self._every == 0:
+            with self.section("checkpoint"):
+                self._saver.periodic(done)
+
+    def _hold(self, done):
+        before = self._section
+        self._rounds.hold(done, self._saver.asked, lambda held: self._enter("held" if held else "checkpoint"))
+        self._enter(before)
+        self._last = _now()
+
+    def _enter(self, name):
+        self._section = name
+        self._in_step = name == "step"
+        self.ring.section(name, _now())
+
+    @contextlib.contextmanager
+    def section(self, name):
+        """What runs inside is not a training step: its time is judged apart."""
+        before, began = self._section, _now()
+        try:
+            self._enter(name)
+        except Exception as error:
+            self._trouble(error)
+        try:
+            yield
+        finally:
+            try:
+                self._enter(before)
+                self._last += _now() - began
+            except Exception as error:
+                self._trouble(error)
+
+    @property
+    def step_count(self):
+        return self._done_step
+
+    def resume(self, step=0):
+        """Load the newest sound checkpoint, the same on every rank. Gives the step to go on from, else `step`."""
+        if self.checkpoint_dir and self._load_fn:
+            accepts = (lambda m: True) if self._any_world_size else (lambda m: m.get("world_size") == self.world_size)
+            exchange = self._exchange()
+            found = chooser.choose(self.checkpoint_dir, exchange, self.rank, self.world_size, accepts, self._note)
+            if found is not None:
+                path, manifest = found
+                self._load_fn(LoadContext(path, manifest, self.rank, self.world_size))
+                step = manifest["step"]
+        self._done_step = step
+        self._next_save = step - step % self._every + self._every if self._every else NEVER
+        self._last = _now()
+        self.ring.resumed(step, self._last)
+        return step
+
+    # ---- the side thread
+
+    def _make_ring(self, directory, **header):
+        try:
+            path = os.path.join(directory, "local-%d.ring" % self.local_rank) if directory else None
+            return Ring.create(path, **header)
+        except OSError as error:
+            self._warn("no ring at %s (%s): the node agent cannot see this rank" % (directory, error))
+            return Ring.create(None, **header)
+
+    def _start_side(self, path):
+        try:
+            self._side = Side(path, self._hello, self._on_message, self.ring.beat)
+            if self._side.trouble is not None:
+                self._warn("no socket at %s (%s): no checkpoint on demand" % (path, self._side.trouble))
+            self._side.start()
+        except Exception as error:
+            self._side = None
+            self._warn("no side thread (%s): no heartbeat, no checkpoint on demand" % error)
+
+    def _hello(self):
+        return {
+            "t": "hello",
+            "v": 1,
+            "role": "rank",
+            "rank": self.rank,
+            "local_rank": self.local_rank,
+            "world_size": self.world_size,
+            "attempt": self.attempt,
+            "pid": self._pid,
+            "step": self._done_step,
+            "section": self._section,
+            "can_save": self.can_save,
+            "strategy": self.strategy,
+            "ckpt_dir": self.checkpoint_dir or "",
+            "save_p99_s": self._saver.p99() if self._saver else 0.0,
+        }
+
+    def _on_message(self, connection, message):
+        verb = message["t"]
+        if self._rounds.handles(verb):
+            for answer in self._rounds.handle(message):
+                connection.send(answer)
+        elif verb == "ping":
+            pong = {"t": "pong", "attempt": self.attempt, "step": self._done_step, "section": self._section}
+            connection.send(pong)
+        elif verb == "manifest":
+            self._manifest(connection, message)
+        elif verb == "abort" and message.get("attempt") == self.attempt:
+            self.ring.error("left attempt %d: told to abort: %s" % (self.attempt, message.get("reason", "")))
+            self.ring.set("exit", EXIT_EXCEPTION)
+            leave()
+
+    def _manifest(self, connection, message):
+        about = {"req": message.get("req"), "attempt": self.attempt}
+        if message.get("attempt") != self.attempt or self._saver is None:
+            reason = "cannot-save" if self._saver is None else "attempt"
+            connection.send({"t": "nack", "step": self._done_step, "reason": reason, **about})
+            return
+
+        def write():  # waits for a disk: not on the thread that beats
+            self._side.answer(connection, {"t": "manifested", **about, **self._saver.manifest(message)})
+
+        threading.Thread(target=write, name="pitcrew-manifest", daemon=True).start()
+
+    def _say(self, message):
+        if self._side is not None:
+            self._side.say(message)
+
+    def _leave(self, why):
+        self._last_words("left attempt %d: %s" % (self.attempt, why))
+        leave()
+
+    # ---- the end, and trouble
+
+    def _watch_the_end(self):
+        previous_hook, previous_exit = sys.excepthook, sys.exit
+
+        def excepthook(kind, value, trace):
+            self.crashed(value if value is not None else kind)
+            previous_hook(kind, value, trace)
+
+        def exit(code=None):
+            self.exiting(code)
+            previous_exit(code)
+
+        sys.excepthook, sys.exit = excepthook, exit
+        atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def exiting(self, code):
+        """The process is about to end with this code (as for sys.exit): 0 is a clean end, all else is not."""
+        self._code = 0 if code is None else code if isinstance(code, int) else 1
+
+    def crashed(self, error):
+        """An exception that nobody caught is ending this process: say so at once, before the slow unwinding."""
+        if os.getpid() == self._pid and self._failed is None:
+            self._last_words("%s: %s" % (type(error).__name__, error))
+
+    def _last_words(self, text):
+        try:
+            self._failed = (text.splitlines() or [""])[0][:500]
+            self.ring.error(self._failed)
+            self.ring.set("exit", EXIT_EXCEPTION)
+            self._say({"t": "error", "attempt": self.attempt, "step": self._done_step, "error": self._failed})
+            if self._side is not None:
+                self._side.flush(LAST_WORDS)
+        except Exception:
+            pass  # the process ends anyway, and its own exception matters more than ours
+
+    def close(self):
+        """Training is over in this process. Also called at exit; a second call does nothing."""
+        if os.getpid() != self._pid or self._over:
+            return
+        try:
+            self._over = True
+            if self._saver is not None and self._failed is None:
+                self._saver.wait(10.0)  # the last periodic checkpoint's receipt and manifest
+            self._enter("out")
+            if self._failed is None and self._code:
+                self._last_words("exit code %d" % self._code)
+            if self._failed is None:
+                self.ring.set("exit", EXIT_CLEAN)
+                self._say({"t": "bye", "attempt": self.attempt, "step": self._done_step, "code": 0})
+                if self._side is not None:
+                    self._side.flush(LAST_WORDS)
+            if self._side is not None:
+                self._side.stop()
+        except Exception as error:
+            self._trouble(error)
+
+    def _in_child(self):
+        if self._side is not None:
+            self._side.close_in_child()
+
+    def _trouble(self, error):
+        text = error if isinstance(error, str) else "%s: %s" % (type(error).__name__, error)
+        try:
+            self.ring.error(text)
+        except Exception:
+            pass
+        self._warn(text)
+
+    def _warn(self, text):
+        if not self._warned:
+            self._warned = True
+            with contextlib.suppress(Exception):
+                warnings.warn("pitcrew: %s (further trouble is only in the ring)" % text, RuntimeWarning, stacklevel=3)
+
+    def _note(self, text):
+        with contextlib.suppress(Exception):
+            print("pitcrew: %s" % text, file=sys.stderr, flush=True)
+
+
+__all__ = ["LEFT", "Hook", "LoadContext", "checkpoint"]
