@@ -1,7 +1,7 @@
-"""Stock torchrun, unchanged, made to start on Debian's torch 1.13 with Python 3.11.
+"""Stock torchrun, unchanged, made to start on torch 1.13 with Python 3.11 (as Debian 12 ships them).
 
-There `Std.from_str` compares an IntFlag's text, which Python 3.11 writes as a number, and torchrun refuses its own
-defaults. This repairs that one function where it is broken and runs torch.distributed.run.
+There `Std.from_str` looks for a flag by iterating over the IntFlag, which since Python 3.11 skips 0 and combinations, so
+torchrun's own defaults become None. This repairs that one function where it is broken and runs torch.distributed.run.
 """
 
 import sys
@@ -10,22 +10,14 @@ from torch.distributed.elastic.multiprocessing import api
 
 
 def _from_str(cls, text):
-    names = {str(int(member)): member for member in cls}
-    if text in names:
-        return names[text]
-    mapping = {}
-    for part in text.split(","):
-        index, separator, value = part.partition(":")
-        if not separator or value not in names or not index.isdigit():
-            raise ValueError("%r is not a number of Std or a list like 0:1,1:3" % (text,))
-        mapping[int(index)] = names[value]
-    return mapping
+    if text.isdigit():
+        return cls(int(text))
+    pairs = (part.split(":") for part in text.split(","))
+    return {int(local_rank): cls(int(value)) for local_rank, value in pairs}
 
 
 def repair():
-    try:
-        api.Std.from_str("0")
-    except Exception:
+    if api.Std.from_str("0") is None:
         api.Std.from_str = classmethod(_from_str)
 
 
