@@ -76,9 +76,9 @@ type RankStatus struct {
 	SaveS         float64 `json:"save_s"` // longest save seen
 	CkptStep      int64   `json:"ckpt_step"`
 	ResumedStep   *int64  `json:"resumed_step,omitempty"` // nil: has not resumed yet
-	Connected     bool    `json:"connected"`            // the socket answers
-	ProcState     string  `json:"proc_state,omitempty"` // of /proc/<pid>/stat, where it can be seen
-	Exit          string  `json:"exit"`                 // running|clean|exception
+	Connected     bool    `json:"connected"`              // the socket answers
+	ProcState     string  `json:"proc_state,omitempty"`   // of /proc/<pid>/stat, where it can be seen
+	Exit          string  `json:"exit"`                   // running|clean|exception
 	CanSave       bool    `json:"can_save"`
 	Strategy      string  `json:"strategy,omitempty"`
 	Error         string  `json:"error,omitempty"`
@@ -97,6 +97,7 @@ type RankReply struct {
 
 // Save is what ranks wrote for one checkpoint.
 type Save struct {
+	Req       string     `json:"req,omitempty"` // the round that wrote it
 	Step      int64      `json:"step"`
 	Dir       string     `json:"dir"`
 	Files     []SaveFile `json:"files"`

@@ -1,0 +1,94 @@
+package witness
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// stage is a cluster whose witnesses the test sets.
+type stage struct {
+	now           time.Time
+	connected     bool
+	kubelet       error
+	stalled, runs bool
+	said          []event.Event
+	w             *Watch
+}
+
+func newStage() *stage {
+	s := &stage{now: time.Unix(1_800_000_000, 0), connected: true, kubelet: errors.New("refused"), stalled: true, runs: true}
+	s.w = New(Options{
+		Cluster: "demo", Now: func() time.Time { return s.now }, Connected: func() bool { return s.connected }, Log: slog.New(slog.DiscardHandler),
+		Probe:   func(context.Context, string) error { return s.kubelet },
+		Peers:   func(context.Context, string) (bool, bool) { return s.stalled, s.runs },
+		Publish: func(e event.Event) error { s.said = append(s.said, e); return nil },
+	})
+	return s
+}
+
+// quiet lets n1 be heard last d ago, and the others now.
+func (s *stage) quiet(d time.Duration, others ...string) {
+	s.w.Heard("n1")
+	s.now = s.now.Add(d)
+	for _, o := range others {
+		s.w.Heard(o)
+	}
+	s.w.Look(context.Background())
+}
+
+func TestANodeIsLostOnlyByTwoWitnesses(t *testing.T) {
+	cases := map[string]struct {
+		set  func(*stage)
+		wait time.Duration
+		want int
+	}{
+		"agent silent, kubelet dead, peers stalled":        {func(*stage) {}, 2 * time.Second, 1},
+		"agent silent for less than three beats":           {func(*stage) {}, time.Second, 0},
+		"agent silent but the kubelet answers: an upgrade": {func(s *stage) { s.kubelet = nil }, time.Minute, 0},
+		"agent and kubelet silent but the peers step":      {func(s *stage) { s.stalled = false }, time.Minute, 0},
+		"no job there, silent for less than the lease":     {func(s *stage) { s.runs = false }, 20 * time.Second, 0},
+		"no job there, silent for longer than the lease":   {func(s *stage) { s.runs = false }, 41 * time.Second, 1},
+		"the observer itself was cut off from the bus":     {func(s *stage) { s.connected = false }, time.Minute, 0},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := newStage()
+			c.set(s)
+			s.quiet(c.wait, "n2", "n3")
+			if len(s.said) != c.want {
+				t.Errorf("%d events, want %d: %+v", len(s.said), c.want, s.said)
+			}
+		})
+	}
+}
+
+func TestMostNodesSilentAtOnceIsTheObserversFault(t *testing.T) {
+	s := newStage()
+	s.w.Heard("n2")
+	s.w.Heard("n3")
+	s.quiet(time.Minute, "n3")
+	if len(s.said) != 0 {
+		t.Errorf("concluded %+v from two of three silent", s.said)
+	}
+}
+
+func TestALostNodeIsSaidOnceAndAgainOnlyAfterItWasHeard(t *testing.T) {
+	s := newStage()
+	s.quiet(2*time.Second, "n2", "n3")
+	s.w.Look(context.Background())
+	if len(s.said) != 1 {
+		t.Fatalf("%d events, want 1", len(s.said))
+	}
+	s.quiet(2*time.Second, "n2", "n3")
+	if len(s.said) != 2 || s.said[0].ID == s.said[1].ID {
+		t.Errorf("a second loss is a new event: %+v", s.said)
+	}
+	if _, err := event.Encode(s.said[0]); err != nil {
+		t.Error(err)
+	}
+}
