@@ -1,0 +1,328 @@
+package xidcmd
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
+	"github.com/pitcrew/pitcrew/rules"
+)
+
+// maxLine bounds one line of input; the rest of a longer one is skipped.
+const maxLine = 64 << 10
+
+func parseCommand(o *options) *cobra.Command {
+	var bursts bool
+	c := &cobra.Command{
+		Use:   "parse [FILE|-]",
+		Short: "Find the GPU faults in a kernel log",
+		Long: `Find the GPU faults in a kernel log: what dmesg, journalctl -k or syslog print, or
+records of /dev/kmsg. Of a .tsv file the first column is read. One event a line
+of output, in the order of the input; with --bursts one for each burst of events
+of a GPU or switch, under the event that explains it.`,
+		Example: "  dmesg | pitcrew xid parse\n  journalctl -k -b | pitcrew xid parse - -o json\n  pitcrew xid parse /var/log/kern.log --bursts",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			t, err := o.tables()
+			if err != nil {
+				return err
+			}
+			in, tsv := c.InOrStdin(), false
+			if len(args) == 1 && args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				in, tsv = f, strings.HasSuffix(args[0], ".tsv")
+			}
+			p := printer{w: bufio.NewWriter(c.OutOrStdout()), json: o.output == "json"}
+			defer p.w.Flush()
+			if bursts {
+				err = parseBursts(t, in, tsv, &p)
+			} else {
+				err = parseLines(t, in, tsv, &p)
+			}
+			return errors.Join(err, p.flush())
+		},
+	}
+	c.Flags().BoolVar(&bursts, "bursts", false, "fold events of one GPU or switch into bursts")
+	return c
+}
+
+// record is an event as `parse -o json` prints it. What a line does not say is null.
+type record struct {
+	Kind     kernel.Kind    `json:"kind"`
+	Code     *int           `json:"code"`
+	Name     string         `json:"name"`
+	PCI      *string        `json:"pci"`
+	MIG      *string        `json:"mig"`
+	PID      *int           `json:"pid"`
+	Process  *string        `json:"process"`
+	Fatal    *bool          `json:"fatal"`
+	Severity rules.Severity `json:"severity"`
+	Advice   rules.Advice   `json:"advice"`
+	Action   *string        `json:"action"`
+	CausedBy int            `json:"caused_by,omitempty"`
+	UUID     string         `json:"uuid,omitempty"`
+	Detail   string         `json:"detail,omitempty"`
+	Line     string         `json:"line"`
+	*Burst
+}
+
+// Burst is what --bursts adds to the event that explains the burst.
+type Burst struct {
+	Count   int     `json:"count"`
+	Seconds float64 `json:"seconds"`
+	Echoes  []echo  `json:"echoes"`
+	// Others counts events of more kinds than a burst keeps apart.
+	Others int `json:"others,omitempty"`
+}
+
+type echo struct {
+	Kind     kernel.Kind    `json:"kind"`
+	Code     *int           `json:"code"`
+	Name     string         `json:"name"`
+	Severity rules.Severity `json:"severity"`
+	Count    int            `json:"count"`
+	Echo     bool           `json:"echo"`
+}
+
+func newRecord(e *kernel.Event, v kernel.Verdict, line string) record {
+	r := record{Kind: e.Kind, Name: v.Name, Severity: v.Severity, Advice: v.Advice, CausedBy: e.CausedBy, Line: line}
+	r.Code = code(e)
+	if e.PCI.Valid {
+		r.PCI = new(e.PCI.String())
+	}
+	if e.GI >= 0 {
+		r.MIG = new(e.MIG())
+	}
+	if e.PID >= 0 {
+		r.PID = new(e.PID)
+	}
+	if e.Process != nil {
+		r.Process = new(string(e.Process))
+	}
+	if e.Word != kernel.Unsaid {
+		r.Fatal = new(e.Word == kernel.Fatal)
+	}
+	if e.Action != nil {
+		r.Action = new(string(e.Action))
+	}
+	return r
+}
+
+func code(e *kernel.Event) *int {
+	if e.Kind == kernel.Xid || e.Kind == kernel.SXid {
+		return new(e.Code)
+	}
+	return nil
+}
+
+// parseLines prints each event as it is read, so that `dmesg -w` can be piped in.
+func parseLines(t *rules.Tables, in io.Reader, tsv bool, p *printer) error {
+	var parser kernel.Parser
+	return eachLine(in, tsv, func(line []byte) error {
+		var e kernel.Event
+		for part := range parts(line) {
+			if parser.ParseLogLine(part, &e) != kernel.IsEvent {
+				continue
+			}
+			r := newRecord(&e, kernel.Judge(t, &e, parser.Driver()), string(line))
+			r.UUID = parser.UUID(e.PCI)
+			if err := p.print(&r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func parseBursts(t *rules.Tables, in io.Reader, tsv bool, p *printer) error {
+	var parser kernel.Parser
+	var failed error
+	folder := kernel.NewFolder(t, func(*kernel.Report) {}, func(b *kernel.Burst) {
+		head := b.Reports[b.Cause]
+		r := newRecord(&head.Event, head.Verdict, head.Line)
+		r.UUID, r.Detail = parser.UUID(head.Event.PCI), head.Detail
+		if b.Action != "" {
+			r.Action = &b.Action
+		}
+		r.Burst = &Burst{Count: head.Count, Seconds: (b.Last - b.First).Seconds(), Echoes: []echo{}, Others: b.Others}
+		for i, other := range b.Reports {
+			if i != b.Cause {
+				r.Echoes = append(r.Echoes, echo{other.Event.Kind, code(&other.Event), other.Verdict.Name, other.Verdict.Severity, other.Count, other.Echo})
+			}
+		}
+		failed = errors.Join(failed, p.print(&r))
+	})
+	var at kernel.Stamp
+	err := eachLine(in, tsv, func(line []byte) error {
+		var e kernel.Event
+		at.Seq++
+		if since, ok := sinceBoot(line); ok {
+			at.At = max(at.At, since)
+		}
+		for part := range parts(line) {
+			switch parser.ParseLogLine(part, &e) {
+			case kernel.IsEvent:
+				folder.Add(&e, kernel.Judge(t, &e, parser.Driver()), at)
+			case kernel.Detail:
+				folder.AddDetail(&e, at)
+			}
+		}
+		return failed
+	})
+	folder.Flush()
+	return errors.Join(err, failed)
+}
+
+// parts yields the lines of a record: its text may hold escaped newlines.
+func parts(line []byte) func(func([]byte) bool) {
+	return func(yield func([]byte) bool) {
+		r, ok := kernel.ParseRecord(line)
+		if !ok {
+			yield(line)
+			return
+		}
+		for part := range bytes.SplitSeq(kernel.Unescape(nil, r.Text), []byte("\n")) {
+			if !yield(part) {
+				return
+			}
+		}
+	}
+}
+
+// sinceBoot reads the time on a line: of a record, or dmesg's "[12345.678901]".
+func sinceBoot(line []byte) (time.Duration, bool) {
+	if r, ok := kernel.ParseRecord(line); ok {
+		return time.Duration(r.Usec) * time.Microsecond, true
+	}
+	open := bytes.IndexByte(line, '[')
+	if open < 0 {
+		return 0, false
+	}
+	end := bytes.IndexByte(line[open:], ']')
+	if end < 0 {
+		return 0, false
+	}
+	text := strings.TrimSpace(string(line[open+1 : open+end]))
+	if s, err := strconv.ParseFloat(text, 64); err == nil && s >= 0 && s < 1e9 {
+		return time.Duration(s * float64(time.Second)), true
+	}
+	// dmesg -T: only differences matter, so any epoch will do.
+	if when, err := time.Parse("Mon Jan _2 15:04:05 2006", text); err == nil {
+		return time.Duration(when.Unix()) * time.Second, true
+	}
+	return 0, false
+}
+
+// eachLine calls do for each line, or each first column of a .tsv file. What is
+// beyond maxLine of a line is skipped.
+func eachLine(in io.Reader, tsv bool, do func([]byte) error) error {
+	r := bufio.NewReaderSize(in, maxLine)
+	for {
+		line, err := r.ReadSlice('\n')
+		if errors.Is(err, bufio.ErrBufferFull) {
+			line = bytes.Clone(line) // the next read reuses the buffer
+			for errors.Is(err, bufio.ErrBufferFull) {
+				_, err = r.ReadSlice('\n')
+			}
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		if tsv {
+			line, _, _ = bytes.Cut(line, []byte("\t"))
+		}
+		if len(line) > 0 {
+			if err := do(line); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read kernel log: %w", err)
+		}
+	}
+}
+
+// printer writes records: as JSON one object a line, as text a table's rows.
+type printer struct {
+	w    *bufio.Writer
+	json bool
+	tw   *tabwriter.Writer
+}
+
+func (p *printer) print(r *record) error {
+	if p.json {
+		enc := json.NewEncoder(p.w)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(r); err != nil {
+			return err
+		}
+		return p.w.Flush()
+	}
+	if p.tw == nil {
+		p.tw = tabwriter.NewWriter(p.w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(p.tw, "CODE\tPCI\tMIG\tPID\tPROCESS\tSEVERITY\tADVICE\tWHAT")
+	}
+	what := r.Name
+	if r.Action != nil {
+		what += " (driver: " + *r.Action + ")"
+	}
+	if r.Burst != nil {
+		what += r.Burst.words()
+	}
+	fmt.Fprintf(p.tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", title(r.Kind, r.Code), show(r.PCI), show(r.MIG), show(r.PID), show(r.Process), r.Severity, r.Advice, what)
+	return nil
+}
+
+func (b *Burst) words() string {
+	var s strings.Builder
+	if b.Count > 1 {
+		fmt.Fprintf(&s, " ×%d", b.Count)
+	}
+	for i, e := range b.Echoes {
+		sep := ", "
+		if i == 0 {
+			sep = "; with "
+		}
+		fmt.Fprintf(&s, "%s%s ×%d", sep, title(e.Kind, e.Code), e.Count)
+	}
+	return s.String()
+}
+
+func (p *printer) flush() error {
+	if p.tw != nil {
+		if err := p.tw.Flush(); err != nil {
+			return err
+		}
+	}
+	return p.w.Flush()
+}
+
+func title(k kernel.Kind, code *int) string {
+	if code == nil {
+		return string(k)
+	}
+	return string(k) + "/" + strconv.Itoa(*code)
+}
+
+func show[T any](v *T) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprint(*v)
+}

@@ -1,0 +1,93 @@
+package kernel
+
+import "bytes"
+
+// Record is one record of /dev/kmsg: "prio,seq,usec,flags[,more];text".
+type Record struct {
+	// Prio is facility*8 + level. What the kernel itself says has facility 0.
+	Prio uint64
+	// Seq counts records since boot; a gap means that records were lost.
+	Seq uint64
+	// Usec is microseconds since boot on the kernel's monotonic clock.
+	Usec uint64
+	// Text is the message, still escaped, without continuation lines.
+	Text []byte
+}
+
+// ParseRecord reads a record. Continuation lines (" KEY=value") after the first
+// newline are left out. ok is false for anything that is not a record.
+func ParseRecord(b []byte) (r Record, ok bool) {
+	if i := bytes.IndexByte(b, '\n'); i >= 0 {
+		b = b[:i]
+	}
+	var rest []byte
+	if r.Prio, rest, ok = number(b, ','); !ok {
+		return Record{}, false
+	}
+	if r.Seq, rest, ok = number(rest, ','); !ok {
+		return Record{}, false
+	}
+	// Very old kernels end the head after the time; all since 3.5 have flags.
+	usec := rest
+	if r.Usec, rest, ok = number(usec, ','); !ok {
+		if r.Usec, r.Text, ok = number(usec, ';'); ok {
+			return r, true
+		}
+		return Record{}, false
+	}
+	semi := bytes.IndexByte(rest, ';')
+	if semi < 0 || semi > 256 {
+		return Record{}, false
+	}
+	r.Text = rest[semi+1:]
+	return r, true
+}
+
+// number reads decimal digits up to the end byte, and returns what follows it.
+func number(b []byte, end byte) (n uint64, rest []byte, ok bool) {
+	for i, c := range b {
+		switch {
+		case c == end:
+			return n, b[i+1:], i > 0
+		case c < '0' || c > '9' || i == 19: // 19 digits fit a uint64
+			return 0, nil, false
+		}
+		n = n*10 + uint64(c-'0')
+	}
+	return 0, nil, false
+}
+
+// Unescape undoes the \xNN that /dev/kmsg puts in place of unprintable bytes and
+// the backslash. It returns text itself where there is nothing to undo, else
+// dst with the result appended. A stray backslash stays.
+func Unescape(dst, text []byte) []byte {
+	i := bytes.IndexByte(text, '\\')
+	if i < 0 {
+		return text
+	}
+	dst = append(dst, text[:i]...)
+	for ; i < len(text); i++ {
+		if text[i] == '\\' && i+3 < len(text) && text[i+1] == 'x' {
+			hi, lo := unhex(text[i+2]), unhex(text[i+3])
+			if hi >= 0 && lo >= 0 {
+				dst = append(dst, byte(hi<<4|lo))
+				i += 3
+				continue
+			}
+		}
+		dst = append(dst, text[i])
+	}
+	return dst
+}
+
+func unhex(c byte) int {
+	switch {
+	case c >= '0' && c <= '9':
+		return int(c - '0')
+	case c >= 'a' && c <= 'f':
+		return int(c-'a') + 10
+	case c >= 'A' && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}
