@@ -1,0 +1,206 @@
+// Package incidentcmd is `pitcrew incident`: look at incidents, follow them, answer those that wait for a person.
+package incidentcmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+)
+
+type flags struct {
+	url, cluster, creds, output string
+	wait                        time.Duration
+}
+
+// Command is `pitcrew incident`.
+func Command() *cobra.Command {
+	var f flags
+	c := &cobra.Command{Use: "incident", Aliases: []string{"incidents"}, Short: "Look at incidents and answer those that wait"}
+	p := c.PersistentFlags()
+	p.StringVar(&f.url, "nats", envOr("PITCREW_NATS", bus.DefaultURL), "address of NATS (PITCREW_NATS)")
+	p.StringVar(&f.cluster, "cluster", envOr("PITCREW_CLUSTER", bus.DefaultCluster), "name of the cluster (PITCREW_CLUSTER)")
+	p.StringVar(&f.creds, "creds", os.Getenv("PITCREW_NATS_CREDS"), "NATS credentials file (PITCREW_NATS_CREDS)")
+	p.StringVarP(&f.output, "output", "o", "text", "text or json")
+	p.DurationVar(&f.wait, "wait", 5*time.Second, "how long to wait for NATS")
+	c.AddCommand(list(&f), show(&f), watch(&f), answer(&f, "approve", "approved"), answer(&f, "reject", "rejected"))
+	return c
+}
+
+func envOr(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+type store = bus.Bucket[incident.Incident]
+
+// open connects, or says how to.
+func (f *flags) open(ctx context.Context, do func(context.Context, store) error) error {
+	if f.output != "text" && f.output != "json" {
+		return fmt.Errorf("unknown output %q; text or json", f.output)
+	}
+	b, err := bus.Connect(bus.Options{URL: f.url, Cluster: f.cluster, Creds: f.creds, Name: "pitcrew-cli"})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	waited, cancel := context.WithTimeout(ctx, f.wait)
+	defer cancel()
+	if err := b.Wait(waited); err != nil {
+		return err
+	}
+	return do(ctx, bus.NewBucket[incident.Incident](b, bus.IncidentBucket))
+}
+
+func (f *flags) print(w io.Writer, i incident.Incident) error {
+	if f.output == "json" {
+		return writeJSON(w, i)
+	}
+	i.Write(w)
+	return nil
+}
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+func list(f *flags) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "All incidents, newest first", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return f.open(c.Context(), func(ctx context.Context, s store) error {
+				all, err := s.List(ctx)
+				if err != nil {
+					return err
+				}
+				slices.SortFunc(all, func(a, b bus.Change[incident.Incident]) int { return b.Value.Opened.Compare(a.Value.Opened) })
+				out := make([]incident.Incident, 0, len(all))
+				for _, x := range all {
+					out = append(out, x.Value)
+				}
+				if f.output == "json" {
+					return writeJSON(c.OutOrStdout(), out)
+				}
+				return table(c.OutOrStdout(), out)
+			})
+		},
+	}
+}
+
+func table(out io.Writer, all []incident.Incident) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "INCIDENT\tOPENED\tSIGNAL\tNODE\tJOB\tSTATE\tOUTCOME")
+	for _, i := range all {
+		job := "-"
+		if i.Job != nil {
+			job = i.Job.Namespace + "/" + i.Job.Name
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.ID, i.Opened.Format(time.DateTime), i.Faults[0].Signal, i.Faults[0].Node, job, i.State, i.Outcome)
+	}
+	return w.Flush()
+}
+
+func get(ctx context.Context, s store, id string) (incident.Incident, uint64, error) {
+	i, rev, err := s.Get(ctx, id)
+	if errors.Is(err, bus.ErrNotFound) {
+		return i, 0, fmt.Errorf("no incident %q; `pitcrew incident list` names them", id)
+	}
+	return i, rev, err
+}
+
+func show(f *flags) *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "One incident: what was seen, decided, considered, done, and where every second went", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return f.open(c.Context(), func(ctx context.Context, s store) error {
+				i, _, err := get(ctx, s, args[0])
+				if err != nil {
+					return err
+				}
+				return f.print(c.OutOrStdout(), i)
+			})
+		},
+	}
+}
+
+func watch(f *flags) *cobra.Command {
+	return &cobra.Command{
+		Use: "watch", Short: "Follow incidents as they happen", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return f.open(c.Context(), func(ctx context.Context, s store) error {
+				shown, past := map[string]int{}, true
+				return s.Watch(ctx, func() { past = false }, func(x bus.Change[incident.Incident]) {
+					i := x.Value
+					if f.output == "json" && !past {
+						_ = json.NewEncoder(c.OutOrStdout()).Encode(i)
+					}
+					for _, n := range i.Notes[min(shown[i.ID], len(i.Notes)):] {
+						if !past && f.output == "text" {
+							fmt.Fprintf(c.OutOrStdout(), "%s %s\n", i.ID, i.Line(n))
+						}
+					}
+					shown[i.ID] = len(i.Notes)
+				})
+			})
+		},
+	}
+}
+
+func answer(f *flags, use, word string) *cobra.Command {
+	var reason string
+	c := &cobra.Command{
+		Use: use + " ID", Short: "Answer an incident that waits for a person: " + word, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return f.open(c.Context(), func(ctx context.Context, s store) error {
+				for {
+					i, rev, err := get(ctx, s, args[0])
+					if err != nil {
+						return err
+					}
+					if i.State != incident.Planned || i.Plan == nil || !i.Plan.NeedsApproval || i.Approval != "" {
+						return fmt.Errorf("incident %s does not wait for an answer: it is %s", i.ID, i.State)
+					}
+					i.Approval = word + " by " + who()
+					if reason != "" {
+						i.Approval += ": " + reason
+					}
+					if _, err = s.Put(ctx, i.ID, i, rev); errors.Is(err, bus.ErrConflict) {
+						continue
+					}
+					if err != nil {
+						return err
+					}
+					if f.output == "json" {
+						return writeJSON(c.OutOrStdout(), map[string]string{"incident": i.ID, "answer": i.Approval})
+					}
+					fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", i.ID, i.Approval)
+					return nil
+				}
+			})
+		},
+	}
+	c.Flags().StringVar(&reason, "reason", "", "kept with the answer")
+	return c
+}
+
+func who() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return "unknown"
+}
