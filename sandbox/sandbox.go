@@ -1,0 +1,304 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/pitcrew/pitcrew/sandbox/simgpu"
+)
+
+const (
+	GPUProduct    = "NVIDIA-H100-80GB-HBM3"
+	DriverVersion = "570.172.08"
+)
+
+// NodeSpec describes one node. Its kubelet listens on an address of its own in 127.0.1.0/24.
+type NodeSpec struct {
+	Name, Rack, Spine, Zone string
+	GPUCount                int
+	Labels                  map[string]string // added to, and winning over, the labels that every node has
+}
+
+// TwoRacks is the default layout: rack-a with a1 to a3 and rack-b with b1 to b3, of which a two-node job leaves one spare in its rack.
+func TwoRacks() []NodeSpec {
+	var specs []NodeSpec
+	for _, rack := range []string{"a", "b"} {
+		for i := 1; i <= 3; i++ {
+			specs = append(specs, NodeSpec{Name: fmt.Sprintf("%s%d", rack, i), Rack: "rack-" + rack, Spine: "spine-1", Zone: "zone-1", GPUCount: 8})
+		}
+	}
+	return specs
+}
+
+// Options of Up. The zero value is a cluster of TwoRacks in a temporary directory.
+type Options struct {
+	Dir      string     // state directory, made if needed, emptied first, at most 48 bytes long; empty: a temporary one, gone after Stop
+	Nodes    []NodeSpec // nil: TwoRacks
+	JobSet   bool       // also run JobSet's controller
+	Progress io.Writer  // nil: silent
+}
+
+// Sandbox is a running cluster. All methods may be called at any time from any goroutine.
+type Sandbox struct {
+	dir       string
+	temporary bool
+	progress  io.Writer
+	procs     *processes
+	plane     *plane
+	ctx       context.Context
+	cancel    context.CancelFunc
+	nodes     []*Node
+	hosted    hostProcesses
+	stopOnce  sync.Once
+	faults    sync.Mutex // one fault or repair at a time
+	control   atomic.Pointer[http.Server]
+}
+
+// Node is one simulated machine.
+type Node struct {
+	NodeSpec
+	IP   string
+	GPUs []GPU
+	DCGM *simgpu.Node // what the stub libdcgm answers on this node
+
+	sandbox *Sandbox
+	dir     string
+	kmsg    kernelLog
+
+	mu      sync.Mutex
+	kubelet *kubelet // nil while the node is lost
+}
+
+// Up starts a cluster and returns when its nodes can be scheduled to. Build time of the control plane (once) comes on top of the
+// roughly three seconds that this takes. The cluster outlives ctx: end it with Stop.
+func Up(ctx context.Context, o Options) (_ *Sandbox, err error) {
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	if o.Nodes == nil {
+		o.Nodes = TwoRacks()
+	}
+	bin, err := Binaries(ctx, o.Progress)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := stateDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Sandbox{dir: dir, temporary: o.Dir == "", progress: o.Progress}
+	s.hosted.byID = map[string]*hostProcess{}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if s.procs, err = newProcesses(dir, s.temporary); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("sandbox: %w", err)
+			s.Stop()
+		}
+	}()
+	if err := os.WriteFile(filepath.Join(dir, "id"), []byte(s.procs.id+"\n"), 0o644); err != nil {
+		return nil, err
+	}
+	for _, d := range []string{"logs", "v", "checkpoints"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	for i, spec := range o.Nodes {
+		n, err := s.newNode(spec, fmt.Sprintf("127.0.1.%d", i+1))
+		if err != nil {
+			return nil, err
+		}
+		s.nodes = append(s.nodes, n)
+	}
+	ready, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if s.plane, err = startPlane(ready, s.procs, bin, dir, s.Logs()); err != nil {
+		return nil, err
+	}
+	if o.JobSet {
+		if err := s.startJobSet(ready); err != nil {
+			return nil, err
+		}
+	}
+	var nodes sync.WaitGroup
+	errs := make([]error, len(s.nodes))
+	for i, n := range s.nodes {
+		nodes.Go(func() { errs[i] = n.startKubelet(s.ctx) })
+	}
+	nodes.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if err := s.awaitNodes(ready); err != nil {
+		return nil, err
+	}
+	return s, s.awaitServiceAccount(ready, metav1.NamespaceDefault)
+}
+
+// stateDir makes an empty state directory. Its length matters: sockets lie below it.
+func stateDir(dir string) (string, error) {
+	if dir == "" {
+		return os.MkdirTemp(os.TempDir(), "pitcrew-sandbox-")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if len(dir) > 48 {
+		return "", fmt.Errorf("sandbox: state directory %s is longer than 48 bytes, and unix sockets below it would be refused: choose a shorter one", dir)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "id")); err == nil {
+		if err := Clean(dir); err != nil {
+			return "", err
+		}
+	} else if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
+		return "", fmt.Errorf("sandbox: %s is not empty and is no sandbox: choose another state directory", dir)
+	}
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// Clean ends whatever a sandbox with that state directory left running, and removes the directory. It needs no cooperation from the
+// process that started it, and touches only processes that carry the sandbox's mark.
+func Clean(dir string) error {
+	id, err := os.ReadFile(filepath.Join(dir, "id"))
+	if err != nil {
+		return fmt.Errorf("sandbox: no sandbox in %s: %w", dir, err)
+	}
+	p := processes{id: string(id[:max(0, len(id)-1)])}
+	if len(p.id) != 16 {
+		return fmt.Errorf("sandbox: %s does not hold a sandbox's id", filepath.Join(dir, "id"))
+	}
+	p.kill("")
+	return os.RemoveAll(dir)
+}
+
+func (s *Sandbox) newNode(spec NodeSpec, ip string) (*Node, error) {
+	n := &Node{NodeSpec: spec, IP: ip, sandbox: s, dir: filepath.Join(s.dir, "nodes", spec.Name)}
+	gpuDir := filepath.Join(n.dir, "gpu")
+	devices := simgpu.H100s(spec.Name, spec.GPUCount)
+	n.GPUs = gpusOf(devices, gpuDir)
+	n.kmsg.path = n.Kmsg()
+	for _, d := range []string{gpuDir, n.PodsDir(), filepath.Dir(n.PodResources())} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if n.DCGM, err = simgpu.New(n.DCGMScript(), devices); err != nil {
+		return nil, err
+	}
+	return n, n.boot()
+}
+
+// Stop ends everything and, if the directory was temporary, removes it. It may be called more than once.
+func (s *Sandbox) Stop() error {
+	var err error
+	s.stopOnce.Do(func() {
+		s.cancel()
+		s.procs.kill("node/")
+		for _, n := range s.nodes {
+			if k := n.powerOff(); k != nil {
+				k.tasks.Wait()
+			}
+			n.kmsg.close()
+		}
+		s.closeControl()
+		s.procs.close() // the clients first, then the rest: nothing here needs to be flushed
+		if s.temporary {
+			err = os.RemoveAll(s.dir)
+		}
+	})
+	return err
+}
+
+func (s *Sandbox) Dir() string                  { return s.dir }
+func (s *Sandbox) Logs() string                 { return filepath.Join(s.dir, "logs") }
+func (s *Sandbox) Kubeconfig() string           { return s.plane.kube }  // path of the administrator's kubeconfig
+func (s *Sandbox) AuditLog() string             { return s.plane.audit } // path of the API server's audit log, JSON lines
+func (s *Sandbox) Config() *rest.Config         { return rest.CopyConfig(s.plane.config) }
+func (s *Sandbox) Client() kubernetes.Interface { return s.plane.client }
+func (s *Sandbox) Nodes() []*Node               { return s.nodes }
+func (s *Sandbox) Checkpoints() string          { return filepath.Join(s.dir, "checkpoints") } // the cluster's shared file system
+
+// Node finds a node by name.
+func (s *Sandbox) Node(name string) (*Node, error) {
+	for _, n := range s.nodes {
+		if n.Name == name {
+			return n, nil
+		}
+	}
+	return nil, fmt.Errorf("sandbox: no node %q", name)
+}
+
+// CreateNamespace makes a namespace that pods can be created in at once.
+func (s *Sandbox) CreateNamespace(ctx context.Context, name string, labels map[string]string) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	if _, err := s.Client().CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return s.awaitServiceAccount(ctx, name)
+}
+
+func (s *Sandbox) awaitServiceAccount(ctx context.Context, namespace string) error {
+	accounts := s.Client().CoreV1().ServiceAccounts(namespace)
+	w, err := accounts.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", "default").String()})
+	if err != nil {
+		return err
+	}
+	return await(ctx, w, "the default service account of "+namespace, func(watch.Event) bool { return true })
+}
+
+// awaitNodes returns when the node controller has lifted the taints that new nodes bear.
+func (s *Sandbox) awaitNodes(ctx context.Context) error {
+	w, err := s.Client().CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	ready := map[string]bool{}
+	return await(ctx, w, "the nodes", func(e watch.Event) bool {
+		if n, ok := e.Object.(*corev1.Node); ok {
+			ready[n.Name] = len(n.Spec.Taints) == 0
+		}
+		for _, n := range s.nodes {
+			if !ready[n.Name] {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func await(ctx context.Context, w watch.Interface, what string, done func(watch.Event) bool) error {
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: not ready: %w", what, ctx.Err())
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				return fmt.Errorf("%s: the watch ended", what)
+			}
+			if e.Type != watch.Error && done(e) {
+				return nil
+			}
+		}
+	}
+}
