@@ -96,9 +96,6 @@ func (d *Dir) open(name string, flags int, kind uint32, kindName string) (*os.Fi
 	}
 	fd, err := unix.Openat(d.fd, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		if errors.Is(err, unix.ELOOP) {
-			return nil, fmt.Errorf("%s: a symlink, want %s: %w", path, kindName, err)
-		}
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	var st unix.Stat_t
@@ -108,7 +105,7 @@ func (d *Dir) open(name string, flags int, kind uint32, kindName string) (*os.Fi
 	}
 	if st.Mode&unix.S_IFMT != kind {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("%s: mode %#o is not %s: %w", path, st.Mode&unix.S_IFMT, kindName, errKind)
+		return nil, fmt.Errorf("%s is not %s (mode %#o): %w", path, kindName, st.Mode, errKind)
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }

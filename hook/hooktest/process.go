@@ -71,12 +71,16 @@ func (p *Process) read(out io.Reader) {
 		}
 	}
 	close(p.lines)
+	close(p.acks)
 }
 
 func (p *Process) ack(what string) {
 	p.t.Helper()
 	select {
-	case <-p.acks:
+	case _, ok := <-p.acks:
+		if !ok {
+			p.t.Fatalf("hooktest: the process ended at %q", what)
+		}
 	case <-time.After(10 * time.Second):
 		p.t.Fatalf("hooktest: no answer to %q", what)
 	}

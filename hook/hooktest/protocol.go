@@ -20,9 +20,12 @@ func (p *program) socketName() string {
 }
 
 func (p *program) listen() {
-	path := filepath.Join(p.c.Dir, p.socketName())
-	_ = os.Remove(path)
-	ln, err := net.Listen("unix", path)
+	_ = os.Remove(filepath.Join(p.c.Dir, p.socketName()))
+	// A socket's path has at most 107 bytes, and a pod's directory on a node is longer: by its descriptor it is short.
+	dir, err := os.Open(p.c.Dir)
+	p.fail(err)
+	defer func() { _ = dir.Close() }()
+	ln, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), p.socketName()))
 	p.fail(err)
 	ln.(*net.UnixListener).SetUnlinkOnClose(false)
 	p.ln = ln
