@@ -37,6 +37,7 @@ class Launcher:
         self._workers = None
         self._dying = set()
         self._pending = None
+        self._resting = None  # the state to be in once the last worker is gone
         self._restarts = options.max_restarts
         self._heal_wait = options.heal_wait
         self._failure = 0
@@ -123,6 +124,7 @@ class Launcher:
             return
         before = self._said()
         command(message)
+        self._settle()
         if self._said() == before:
             connection.send(before)  # nothing changed: the agent hears how things stand all the same
 
@@ -138,8 +140,8 @@ class Launcher:
         if self._pending is None and (self._workers or self._dying):
             self._kill()
         self._pending = None
-        self._become("waiting")
         self._deadline = None
+        self._resting = "waiting"
 
     def _start(self, message):
         fields = {f.name: message.get(f.name) for f in dataclasses.fields(Assignment)}
@@ -165,7 +167,7 @@ class Launcher:
         self._pending = None
         self._deadline = None
         self._kill()
-        self._become("stopped")
+        self._resting = "stopped"
 
     def _agent_gone(self):
         self._agent_left = self._clock()
@@ -206,7 +208,13 @@ class Launcher:
         if self._dying and self._clock() >= self._reap_by:
             self._note("processes %s do not end by SIGKILL (stuck in a driver?); left behind" % sorted(self._dying))
             self._dying.clear()
-        if self._pending is not None and not self._dying and self._ending is None:
+        if self._dying:
+            return
+        if self._resting is not None:
+            state, self._resting = self._resting, None
+            if self._pending is None:
+                self._become(state)
+        if self._pending is not None and self._ending is None:
             assignment, self._pending = self._pending, None
             self.attempt = assignment.attempt
             self._failure = 0

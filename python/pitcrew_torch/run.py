@@ -38,7 +38,7 @@ def warm_up(preload):
     return torch.__version__, chosen
 
 
-def main(argv=None):
+def main(argv=None, warm_up=warm_up):
     options = parse(sys.argv[1:] if argv is None else argv, note=note)
     launcher = Launcher(options, note=note)
     launcher.listen()

@@ -32,7 +32,10 @@ def gpu_uuid(local_rank, environ=None):
 
 
 def _load(path):
-    return torch.load(path, map_location="cpu", weights_only=True)
+    # Not weights_only: torch 1.13's cannot even read a float, and a scheduler's or scaler's state may hold anything the
+    # user's code can pickle; a save that only fails when it is loaded would be worse. The checkpoint directory has to be
+    # as trusted as the training script.
+    return torch.load(path, map_location="cpu", weights_only=False)
 
 
 class DataParallelState:
@@ -72,7 +75,7 @@ def _wrapped(model):
 
 
 def _generators(cuda):
-    """The random number generators' states, as what torch.load(weights_only=True) takes."""
+    """The random number generators' states, as plain values."""
     version, internal, gauss = random.getstate()
     state = {"torch": torch.get_rng_state(), "python": [version, list(internal), gauss]}
     if cuda and torch.cuda.is_available() and torch.cuda.is_initialized():

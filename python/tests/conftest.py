@@ -1,0 +1,105 @@
+"""Real processes for the tests: launchers and torchrun with the sandbox's training job."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
+
+from agent import Pod, wait_until
+
+PYTHON = Path(__file__).resolve().parent.parent
+TRAINER = PYTHON.parent / "sandbox" / "trainer"
+
+
+class Job:
+    """Launchers (pods) of one job. Everything it started is ended with the test."""
+
+    def __init__(self, tmp_path):
+        self.root = tmp_path
+        self.checkpoints = tmp_path / "ckpt"
+        self.logs = tmp_path / "log"
+        self._processes = []
+
+    def environment(self, pod, **more):
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("PITCREW_", "PET_", "OMP_"))}
+        env.update(
+            PYTHONPATH=str(PYTHON),
+            GLOO_SOCKET_IFNAME="lo",
+            CKPT_DIR=str(self.checkpoints),
+            PITCREW_TRAIN_LOG=str(self.logs),
+            STEP_SECONDS="0.02",
+            CKPT_EVERY="20",
+            PYTHONUNBUFFERED="1",
+        )
+        if pod is not None:
+            pod_dir = self.root / pod
+            pod_dir.mkdir(exist_ok=True)
+            env["PITCREW_DIR"] = str(pod_dir)
+        env.update({k: str(v) for k, v in more.items()})
+        return env
+
+    def start(self, argv, pod="pod-0", **env):
+        out = open(self.root / ("%s.%d.out" % (pod, len(self._processes))), "wb")
+        process = subprocess.Popen(
+            argv, env=self.environment(pod, **env), stdout=out, stderr=subprocess.STDOUT, cwd=self.root, process_group=0
+        )
+        process.out = Path(out.name)
+        self._processes.append(process)
+        return process, Pod(self.root / (pod or "none"))
+
+    def launch(self, *flags, script=TRAINER / "train.py", pod="pod-0", **env):
+        return self.start([sys.executable, "-m", "pitcrew_torch.run", *map(str, flags), str(script)], pod, **env)
+
+    def steps(self, rank):
+        """The rank's log as [(step, loss, attempt)]."""
+        lines = (self.logs / ("rank-%d.log" % rank)).read_text().splitlines()
+        return [(int(s), loss, int(a)) for s, loss, a, _, _ in (line.split() for line in lines)]
+
+    def output(self):
+        return "\n".join("%s:\n%s" % (p.out.name, p.out.read_text(errors="replace")) for p in self._processes)
+
+    def end(self):
+        for process in self._processes:
+            for number in (signal.SIGKILL, signal.SIGCONT):
+                try:
+                    os.killpg(process.pid, number)
+                except ProcessLookupError:
+                    pass
+            process.wait()
+
+
+@pytest.fixture
+def job(tmp_path, request):
+    j = Job(tmp_path)
+    yield j
+    j.end()
+    report = getattr(request.node, "report", None)
+    if report is not None and report.failed:
+        print(j.output())
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    if call.when == "call":
+        item.report = outcome.get_result()
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory):
+    """Losses by step of ranks 0 and 1 of a run that nothing happened to."""
+    j = Job(tmp_path_factory.mktemp("uninterrupted"))
+    try:
+        process, _ = j.launch("--nproc-per-node=2", "--standalone", pod=None, STEP_SECONDS=0, TOTAL_STEPS=400, CKPT_EVERY=0)
+        assert process.wait(60) == 0, j.output()
+        return [dict((step, loss) for step, loss, _ in j.steps(rank)) for rank in (0, 1)]
+    finally:
+        j.end()
+
+
+__all__ = ["TRAINER", "Job", "wait_until"]
