@@ -1,0 +1,286 @@
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// Outcome is what a judgement comes to.
+type Outcome string
+
+// The outcomes, from the most that is done to the least.
+const (
+	Act     Outcome = "act"     // an enforcing policy's rule matched: its steps are done, guards permitting
+	Ask     Outcome = "ask"     // an approving policy's rule matched: each step waits for a person
+	Record  Outcome = "record"  // only observing policies' rules matched: what would be done is recorded
+	Tell    Outcome = "notify"  // no rule matched, or the event never acts
+	Nothing Outcome = "nothing" // no rule matched and the policy says ignore, or no policy applies
+)
+
+// Why says why a policy or a rule was not taken; empty when it was.
+type Why string
+
+// The reasons.
+const (
+	WhyOff        Why = "mode-off"
+	WhyScope      Why = "out-of-scope"      // appliesTo
+	WhySignal     Why = "signal"            // none of the rule's signals
+	WhySeverity   Why = "severity"          // below the rule's minimum
+	WhyExpr       Why = "expr-false"        // the expression is false
+	WhyExprError  Why = "expr-error"        // the expression failed while it ran
+	WhyEarlier    Why = "earlier-rule"      // an earlier rule of the policy matched
+	WhyShadowed   Why = "shadowed"          // it matched, but a policy before it acts
+	WhyObserving  Why = "observing"         // it matched, but only observes while another acts
+	WhyNoRule     Why = "no-rule-matched"   // the policy applies, none of its rules matched
+	WhyNeverActs  Why = "never-acts"        // the event is information, a recovery or our own
+	WhyNoPolicies Why = "no-policy-applies" // nothing speaks for the node and job
+)
+
+// RuleTrace is what a judgement found at one rule.
+type RuleTrace struct {
+	Rule    string `json:"rule"`
+	Matched bool   `json:"matched"`
+	Why     Why    `json:"why,omitempty"`
+	Detail  string `json:"detail,omitempty"`
+}
+
+// PolicyTrace is what a judgement found at one policy.
+type PolicyTrace struct {
+	Policy  string      `json:"policy"`
+	File    string      `json:"file,omitempty"`
+	Hash    string      `json:"hash"`
+	Mode    Mode        `json:"mode"`
+	Order   int         `json:"order"`
+	Applies bool        `json:"applies"`
+	Chosen  bool        `json:"chosen,omitempty"`
+	Why     Why         `json:"why,omitempty"`
+	Detail  string      `json:"detail,omitempty"`
+	Rules   []RuleTrace `json:"rules,omitempty"`
+}
+
+// PlannedStep is a step of the chosen rule as it will be carried out.
+type PlannedStep struct {
+	Step
+	NeedsApproval  bool `json:"needsApproval,omitempty"`  // by the step itself or by mode approve
+	Recommendation bool `json:"recommendation,omitempty"` // nothing in Pitcrew carries it out: recorded for a person
+}
+
+// Judgement is a decision with its whole path.
+type Judgement struct {
+	Event    string         `json:"event"`
+	Signal   string         `json:"signal"`
+	Severity event.Severity `json:"severity"`
+	Subject  string         `json:"subject"`
+	Node     string         `json:"node,omitempty"`
+	Job      string         `json:"job,omitempty"` // namespace/name
+
+	Outcome Outcome       `json:"outcome"`
+	Why     Why           `json:"why,omitempty"`
+	Detail  string        `json:"detail,omitempty"`
+	Policy  string        `json:"policy,omitempty"` // the chosen one
+	Hash    string        `json:"hash,omitempty"`
+	Mode    Mode          `json:"mode,omitempty"`
+	Rule    string        `json:"rule,omitempty"`
+	Steps   []PlannedStep `json:"steps,omitempty"`
+	Verify  *Verify       `json:"verify,omitempty"`
+	Guards  *Guards       `json:"guards,omitempty"`
+
+	Policies []PolicyTrace `json:"policies"`
+}
+
+// Disruptive counts the planned steps that the action budget will be charged for.
+func (j Judgement) Disruptive() (n int) {
+	for _, s := range j.Steps {
+		if s.Do.Disruptive() && !s.Recommendation {
+			n++
+		}
+	}
+	return n
+}
+
+// Decide judges one event by a set of policies. Within a policy the first matching rule is taken. Of several policies whose rules
+// match, the lowest order that may act is taken and the others are recorded; an observing policy never hides an acting one, so a
+// new policy can be tried beside the old. It changes nothing and is the same for the same arguments, whatever their order.
+func Decide(e event.Event, n Node, j Job, inc Incident, policies []Policy) Judgement {
+	out := Judgement{Event: e.ID, Signal: e.Data.Cause.Signal(), Severity: e.Data.Severity, Subject: e.Data.Target.Subject(),
+		Node: cmp.Or(n.Name, e.Data.Target.Node), Outcome: Nothing}
+	if j.Name != "" {
+		out.Job = j.Namespace + "/" + j.Name
+	}
+	sorted := slices.SortedStableFunc(slices.Values(policies), func(a, b Policy) int {
+		return cmp.Or(cmp.Compare(a.Spec.Order, b.Spec.Order), cmp.Compare(a.Metadata.Name, b.Metadata.Name))
+	})
+	vars := map[string]any{"event": viewOf(e), "node": n, "job": j, "incident": inc}
+	idle := neverActs(e)
+	acting, observing, fallback := -1, -1, -1
+	matched := make([]int, len(sorted))
+	for i, p := range sorted {
+		t := traceOf(p)
+		matched[i] = -1
+		switch detail, ok := p.Spec.AppliesTo.covers(n, j, e); {
+		case p.Spec.Mode == Off:
+			t.Why = WhyOff
+		case !ok:
+			t.Why, t.Detail = WhyScope, detail
+		default:
+			t.Applies = true
+			if fallback < 0 {
+				fallback = i
+			}
+			if idle != "" {
+				t.Why, t.Detail = WhyNeverActs, idle
+				break
+			}
+			t.Rules, matched[i] = p.look(e, vars)
+			switch {
+			case matched[i] < 0:
+				t.Why = WhyNoRule
+			case p.Spec.Mode == Observe && observing < 0:
+				observing = i
+			case p.Spec.Mode != Observe && acting < 0:
+				acting = i
+			}
+		}
+		out.Policies = append(out.Policies, t)
+	}
+	chosen := acting
+	if chosen < 0 {
+		chosen = observing
+	}
+	for i := range out.Policies {
+		t := &out.Policies[i]
+		switch {
+		case matched[i] < 0:
+		case i == chosen:
+			t.Chosen = true
+		case sorted[i].Spec.Mode == Observe:
+			t.Why, t.Detail = WhyObserving, "would do rule "+sorted[i].Spec.Rules[matched[i]].Name
+		default:
+			t.Why, t.Detail = WhyShadowed, "policy "+sorted[chosen].Metadata.Name+" comes first"
+		}
+	}
+	switch {
+	case chosen >= 0:
+		out.take(sorted[chosen], sorted[chosen].Spec.Rules[matched[chosen]])
+	case fallback < 0:
+		out.Why = WhyNoPolicies
+	default:
+		out.fallBack(sorted[fallback], idle)
+	}
+	return out
+}
+
+func traceOf(p Policy) PolicyTrace {
+	return PolicyTrace{Policy: p.Metadata.Name, File: p.File, Hash: p.Hash(), Mode: p.Spec.Mode, Order: p.Spec.Order}
+}
+
+// neverActs says why an event starts nothing whatever the rules say, "" if it may.
+func neverActs(e event.Event) string {
+	if e.Type != event.Fault && e.Type != event.Anomaly {
+		return "an event of type " + e.Type.Kind() + " reports; only faults and anomalies act"
+	}
+	if s := e.Data.Cause.Signal(); informational(s) {
+		return s + " is information and never acts"
+	}
+	return ""
+}
+
+// covers asks scope with the namespace.
+func (a AppliesTo) covers(n Node, j Job, e event.Event) (string, bool) {
+	if len(a.Namespaces) > 0 {
+		ns := cmp.Or(j.Namespace, e.Data.Target.Namespace)
+		if ns == "" {
+			return "no job is known, so no namespace", false
+		}
+		if !anyGlob(a.Namespaces, ns) {
+			return "namespace " + ns + " is not in appliesTo.namespaces", false
+		}
+	}
+	n.Name = cmp.Or(n.Name, e.Data.Target.Node)
+	return a.Includes(n)
+}
+
+// look tries every rule and gives the index of the first that matches, -1 if none. Rules after it are listed, not run.
+func (p Policy) look(e event.Event, vars map[string]any) (traces []RuleTrace, first int) {
+	first = -1
+	for i, r := range p.Spec.Rules {
+		t := RuleTrace{Rule: r.Name}
+		if first >= 0 {
+			t.Why, t.Detail = WhyEarlier, "rule "+p.Spec.Rules[first].Name+" matched first"
+		} else if t.Why, t.Detail = r.When.match(e, vars); t.Why == "" {
+			t.Matched, first = true, i
+		}
+		traces = append(traces, t)
+	}
+	return traces, first
+}
+
+func (w When) match(e event.Event, vars map[string]any) (Why, string) {
+	signal := e.Data.Cause.Signal()
+	pattern, ok := w.Signal.Match(signal)
+	if !ok {
+		return WhySignal, signal + " is none of " + list(w.Signal)
+	}
+	if w.Severity != "" && !e.Data.Severity.AtLeast(w.Severity) {
+		return WhySeverity, "severity is " + string(e.Data.Severity) + ", wanted " + string(w.Severity) + " or more"
+	}
+	detail := "signal " + signal + " is " + pattern
+	if pattern == signal {
+		detail = "signal " + signal
+	}
+	if w.Severity != "" {
+		detail += ", severity " + string(e.Data.Severity)
+	}
+	if w.Expr == "" {
+		return "", detail
+	}
+	switch ok, err := w.eval(vars); {
+	case err != nil:
+		return WhyExprError, w.Expr + ": " + err.Error()
+	case !ok:
+		return WhyExpr, w.Expr
+	}
+	return "", detail + ", " + w.Expr
+}
+
+var outcomeOf = map[Mode]Outcome{Enforce: Act, Approve: Ask, Observe: Record}
+
+func (j *Judgement) take(p Policy, r Rule) {
+	j.Outcome = outcomeOf[p.Spec.Mode]
+	j.Policy, j.Hash, j.Mode, j.Rule, j.Verify = p.Metadata.Name, p.Hash(), p.Spec.Mode, r.Name, r.Verify
+	guards := p.Spec.Guards
+	j.Guards = &guards
+	acts := false
+	for _, s := range r.Steps {
+		info, _ := s.Do.Info()
+		acts = acts || s.Do != Notify
+		j.Steps = append(j.Steps, PlannedStep{Step: s, Recommendation: info.Recommendation,
+			NeedsApproval: s.Do != Notify && (s.Approval == "required" || p.Spec.Mode == Approve)})
+	}
+	if !acts { // being told changes nothing, so no mode holds it back
+		j.Outcome = Tell
+	}
+}
+
+func (j *Judgement) fallBack(p Policy, idle string) {
+	j.Policy, j.Hash, j.Mode = p.Metadata.Name, p.Hash(), p.Spec.Mode
+	j.Why, j.Detail = WhyNoRule, "default of policy "+p.Metadata.Name+" is "+string(p.Spec.Default)
+	if idle != "" {
+		j.Why, j.Detail = WhyNeverActs, idle+"; "+j.Detail
+	}
+	if p.Spec.Default != DefaultIgnore {
+		j.Outcome = Tell
+	}
+}
+
+func anyGlob(globs []string, s string) bool {
+	return slices.ContainsFunc(globs, func(g string) bool { return globMatch(g, s) })
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
+
+func quoted(s string) string { return strconv.Quote(s) }

@@ -1,0 +1,86 @@
+package policy
+
+import "time"
+
+// The facts that a judgement may look at besides the event. Their JSON names are also the CEL names. A fact that is not known is
+// zero, and a selector that asks for it does not match.
+
+// Node is what is known of the event's node.
+type Node struct {
+	Name          string            `json:"name"`
+	Pool          string            `json:"pool,omitempty"` // PoolOf(Labels) when empty
+	Labels        map[string]string `json:"labels,omitempty"`
+	Annotations   map[string]string `json:"annotations,omitempty"`
+	Ready         bool              `json:"ready,omitempty"`
+	Unschedulable bool              `json:"unschedulable,omitempty"`
+	Quarantined   bool              `json:"quarantined,omitempty"` // by Pitcrew
+}
+
+// Job is what is known of the gang that the event concerns; zero when none does.
+type Job struct {
+	APIVersion      string            `json:"apiVersion,omitempty"`
+	Kind            string            `json:"kind,omitempty"`
+	Namespace       string            `json:"namespace,omitempty"`
+	Name            string            `json:"name,omitempty"`
+	UID             string            `json:"uid,omitempty"`
+	Labels          map[string]string `json:"labels,omitempty"`
+	Annotations     map[string]string `json:"annotations,omitempty"`
+	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
+	WorldSize       int               `json:"worldSize,omitempty"`
+	Attempt         int               `json:"attempt,omitempty"`
+	Restarts        int               `json:"restarts,omitempty"` // by Pitcrew, within 24 hours
+	Launcher        bool              `json:"launcher,omitempty"` // runs under pitcrew_torch.run
+}
+
+// Incident is what is known of the incident that the event joined.
+type Incident struct {
+	ID      string    `json:"id,omitempty"`
+	Opened  time.Time `json:"opened,omitzero"`
+	Signals []string  `json:"signals,omitempty"` // all that joined it, the cause first
+	Events  int       `json:"events,omitempty"`
+	Nodes   []string  `json:"nodes,omitempty"`
+}
+
+// poolLabels are the labels that name a node's pool, the operator's own first.
+var poolLabels = []string{
+	"pitcrew.dev/pool",
+	"cloud.google.com/gke-nodepool",
+	"eks.amazonaws.com/nodegroup",
+	"karpenter.sh/nodepool",
+	"kubernetes.azure.com/agentpool",
+	"oci.oraclecloud.com/oke-node-pool",
+}
+
+// PoolOf names the pool of a node with these labels, "" if none is said.
+func PoolOf(labels map[string]string) string {
+	for _, l := range poolLabels {
+		if v := labels[l]; v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// Includes reports whether the policy speaks for a node, and if not, why. Namespaces are not asked.
+func (a AppliesTo) Includes(n Node) (why string, ok bool) {
+	if len(a.Pools) > 0 {
+		pool := n.Pool
+		if pool == "" {
+			pool = PoolOf(n.Labels)
+		}
+		if pool == "" {
+			return "node " + quoted(n.Name) + " names no pool", false
+		}
+		if !anyGlob(a.Pools, pool) {
+			return "pool " + pool + " is not in appliesTo.pools", false
+		}
+	}
+	for _, k := range sortedKeys(a.Nodes) {
+		if got, has := n.Labels[k]; !has {
+			return "node " + quoted(n.Name) + " has no label " + k, false
+		} else if want := a.Nodes[k]; got != want {
+			return "node label " + k + " is " + quoted(got) + ", wanted " + quoted(want), false
+		}
+	}
+	return "", true
+}

@@ -1,0 +1,143 @@
+// Package policy is the language in which an operator says what Pitcrew may do: its types, its one strict parser, its JSON Schema
+// and the judgement of an event by a set of policies.
+//
+// It promises that a file which loads means what it says (no unknown field, no misspelt word, no rule that can never match, no
+// order of steps that would put a job back on the node it fled), that every error names file, line and column, and that a
+// judgement carries its whole path: each policy, each rule and why it did not match. It is pure: it reads no clock and no cluster
+// and changes nothing. Guards are named here and judged in package guard.
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// What the head of a policy must say.
+const (
+	APIVersion = "pitcrew.dev/v1alpha1"
+	Kind       = "RemediationPolicy"
+)
+
+// Policy is one document of a policy file.
+type Policy struct {
+	APIVersion string   `json:"apiVersion" jsonschema:"required,enum=pitcrew.dev/v1alpha1" jsonschema_description:"Version of the language."`
+	Kind       string   `json:"kind" jsonschema:"required,enum=RemediationPolicy" jsonschema_description:"What the document is."`
+	Metadata   Metadata `json:"metadata" jsonschema:"required" jsonschema_description:"The policy's name and labels."`
+	Spec       Spec     `json:"spec" jsonschema:"required" jsonschema_description:"What it says."`
+
+	File string `json:"-"` // where it was read, empty when built in Go
+	Line int    `json:"-"` // the document's first line
+}
+
+// Metadata names the policy.
+type Metadata struct {
+	Name   string            `json:"name" jsonschema:"required" jsonschema_description:"Unique name, as Kubernetes names are."`
+	Labels map[string]string `json:"labels,omitempty" jsonschema_description:"For people; Pitcrew does not read them."`
+}
+
+// Spec is what a policy says.
+type Spec struct {
+	Mode      Mode      `json:"mode,omitempty" jsonschema:"default=observe" jsonschema_description:"off: not looked at. observe: judged and recorded, nothing is changed (a rule of notify alone still notifies). approve: every step waits for a person. enforce: steps are done."`
+	Order     int       `json:"order" jsonschema:"required" jsonschema_description:"Policies are looked at from the lowest order up; two of the same order are a load error."`
+	AppliesTo AppliesTo `json:"appliesTo,omitzero" jsonschema_description:"Which nodes and jobs the policy speaks for; empty means all."`
+	Guards    Guards    `json:"guards,omitzero" jsonschema_description:"Bounds on what may be done; each has a default and is always on."`
+	Rules     []Rule    `json:"rules" jsonschema:"required,minItems=1" jsonschema_description:"Looked at in order; the first that matches is taken."`
+	Default   Default   `json:"default,omitempty" jsonschema:"default=notify" jsonschema_description:"What happens to an event that no rule of any policy matches."`
+}
+
+// AppliesTo selects nodes and jobs. Every field that is given must match.
+type AppliesTo struct {
+	Pools      []string          `json:"pools,omitempty" jsonschema_description:"Node pools (globs), by pitcrew.dev/pool or the cloud's own pool label."`
+	Namespaces []string          `json:"namespaces,omitempty" jsonschema_description:"Namespaces of the job (globs)."`
+	Nodes      map[string]string `json:"nodes,omitempty" jsonschema_description:"Labels that the node must carry, with exactly these values."`
+}
+
+// Guards are the bounds of a policy; package guard judges them.
+type Guards struct {
+	MaxConcurrentIncidents int      `json:"maxConcurrentIncidents" jsonschema:"minimum=1,default=2" jsonschema_description:"Incidents that may be acting at once."`
+	MaxNodesQuarantined    Share    `json:"maxNodesQuarantined" jsonschema_description:"The breaker: nodes that may be cordoned by Pitcrew at once, the smaller of count and percent (rounded up), at least 1. It blocks new cordons only. Default {count: 5, percent: 5}."`
+	CooldownPerNode        Duration `json:"cooldownPerNode" jsonschema:"default=2h" jsonschema_description:"How long a node is left alone after an incident acted on it."`
+	ActionBudget           Budget   `json:"actionBudget" jsonschema_description:"Disruptive steps (cordon, restart-job, reboot-node) in a sliding window. Default {count: 20, per: 24h}."`
+	MaxEventAge            Duration `json:"maxEventAge" jsonschema:"default=60s" jsonschema_description:"An older event starts nothing until the node has confirmed it."`
+	Blackout               []Window `json:"blackout,omitempty" jsonschema_description:"Windows in which no incident starts to act, such as \"Fri 18:00-Mon 06:00 Europe/Berlin\" or \"22:00-06:00 UTC\"."`
+}
+
+// DefaultGuards are in force where a policy says nothing else.
+func DefaultGuards() Guards {
+	return Guards{
+		MaxConcurrentIncidents: 2,
+		MaxNodesQuarantined:    Share{Count: 5, Percent: 5},
+		CooldownPerNode:        Duration(2 * time.Hour),
+		ActionBudget:           Budget{Count: 20, Per: Duration(24 * time.Hour)},
+		MaxEventAge:            Duration(time.Minute),
+	}
+}
+
+// Budget is a number of actions in a sliding window.
+type Budget struct {
+	Count int      `json:"count" jsonschema:"required,minimum=1" jsonschema_description:"How many."`
+	Per   Duration `json:"per" jsonschema:"required" jsonschema_description:"In how long."`
+}
+
+// Rule is one line of the book: when this is seen, do that, and look whether it helped.
+type Rule struct {
+	Name   string  `json:"name" jsonschema:"required" jsonschema_description:"Unique within the policy; recorded with every decision."`
+	When   When    `json:"when" jsonschema:"required" jsonschema_description:"What must hold; all that is given."`
+	Steps  []Step  `json:"steps" jsonschema:"required,minItems=1" jsonschema_description:"What is done, in this order."`
+	Verify *Verify `json:"verify,omitempty" jsonschema_description:"When the incident counts as healed. With restart-job, train/stepping within 60s where nothing is said."`
+}
+
+// When says which events a rule takes.
+type When struct {
+	Signal   Signals        `json:"signal" jsonschema:"required" jsonschema_description:"One signal or a list, globs allowed: xid/79, gpu/lost, xid/*."`
+	Severity event.Severity `json:"severity,omitempty" jsonschema:"enum=info,enum=warning,enum=critical,enum=fatal" jsonschema_description:"The least severity that matches; any when missing."`
+	Expr     string         `json:"expr,omitempty" jsonschema_description:"A CEL expression over event, node, job and incident that must be true. Unknown fields are load errors; one that fails while it runs does not match."`
+
+	program *program
+}
+
+// Step is one action.
+type Step struct {
+	Do       Verb   `json:"do" jsonschema:"required" jsonschema_description:"The action."`
+	With     *With  `json:"with,omitempty" jsonschema_description:"Its options."`
+	Approval string `json:"approval,omitempty" jsonschema:"enum=required" jsonschema_description:"required: a person must agree before this step."`
+}
+
+// With holds the options of a step; which verb takes which is in the table of verbs.
+type With struct {
+	Placement   Placement `json:"placement,omitempty" jsonschema:"default=equivalent" jsonschema_description:"equivalent: a node of the same class, not farther from the gang than the one it replaces. same-node: where it was. any: any node of the same class with room."`
+	MaxTierLoss int       `json:"maxTierLoss,omitempty" jsonschema:"minimum=0,default=0" jsonschema_description:"How many topology tiers farther an equivalent node may be; 0 is strict."`
+	MaxPerJob   int       `json:"maxPerJob,omitempty" jsonschema:"minimum=1,default=3" jsonschema_description:"Restarts of one job within 24 hours."`
+	FastReplace bool      `json:"fastReplace,omitempty" jsonschema:"default=false" jsonschema_description:"Allow lifting the Job controller's finalizer, so that one pod is replaced without its back-off of 10 s and more."`
+}
+
+// DefaultMaxPerJob is how often one job is restarted within 24 hours where a policy says nothing.
+const DefaultMaxPerJob = 3
+
+// Verify says when a remediation has helped.
+type Verify struct {
+	Signal string   `json:"signal" jsonschema:"required,enum=train/stepping" jsonschema_description:"train/stepping: every rank finished a step past the checkpoint."`
+	Within Duration `json:"within" jsonschema:"required" jsonschema_description:"How long it may take, from the restart."`
+}
+
+// Hash identifies what a policy says, so that a decision can name the very text it followed.
+func (p Policy) Hash() string {
+	b, err := json.Marshal(p)
+	if err != nil { // every field is a plain value
+		panic(err)
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}
+
+// String names the policy and where it was read.
+func (p Policy) String() string {
+	if p.File == "" {
+		return p.Metadata.Name
+	}
+	return p.Metadata.Name + " (" + p.File + ")"
+}
