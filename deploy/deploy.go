@@ -1,0 +1,14 @@
+// Package deploy holds the manifests that Pitcrew needs on a cluster, as files to apply and embedded for the programs that apply them.
+package deploy
+
+import _ "embed"
+
+// PlacementPolicy is placement-policy.yaml: the MutatingAdmissionPolicy that sends a replacement pod to its reserved node, and its binding.
+//
+//go:embed placement-policy.yaml
+var PlacementPolicy []byte
+
+// RBAC is rbac.yaml: the remediator's account and all it may do.
+//
+//go:embed rbac.yaml
+var RBAC []byte

@@ -1,0 +1,45 @@
+package cluster
+
+import (
+	"context"
+	"time"
+)
+
+// Write is one request that changes the cluster, or one that pretends to (DryRun).
+type Write struct {
+	Verb      string // create, patch, evict, delete
+	Kind      string // Node, Pod, Job, JobSet, ConfigMap, Event
+	Namespace string
+	Name      string
+	UID       string // of the object meant, where one is: the write carries it as a precondition
+	Incident  string
+	What      string // in a few words: "cordon", "lift finalizer"
+	DryRun    bool
+
+	Done    bool          // false: about to be sent; true: answered, and the rest is valid
+	Err     error         // nil when the API server accepted it
+	Latency time.Duration // from sending to the answer
+}
+
+// write runs one request under the call's time limit, announced before and reported after.
+func (c *Cluster) write(ctx context.Context, w Write, do func(context.Context) error) error {
+	if c.opts.Audit != nil {
+		c.opts.Audit(ctx, w)
+	}
+	began := c.opts.Now()
+	callCtx, cancel := context.WithTimeout(ctx, c.opts.CallTimeout)
+	err := do(callCtx)
+	cancel()
+	if c.opts.Audit != nil {
+		w.Done, w.Err, w.Latency = true, err, c.opts.Now().Sub(began)
+		c.opts.Audit(ctx, w)
+	}
+	return err
+}
+
+// read runs one live read under the call's time limit.
+func read[T any](ctx context.Context, c *Cluster, do func(context.Context) (T, error)) (T, error) {
+	callCtx, cancel := context.WithTimeout(ctx, c.opts.CallTimeout)
+	defer cancel()
+	return do(callCtx)
+}

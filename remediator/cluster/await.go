@@ -1,0 +1,125 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Stage is how far a replacement pod has come.
+type Stage int
+
+// Stages in their order.
+const (
+	Created Stage = iota + 1 // the pod object exists
+	Bound                    // the scheduler has chosen its node
+	Running                  // its containers have been started
+)
+
+var stageNames = map[Stage]string{Created: "created", Bound: "bound", Running: "running"}
+
+func (s Stage) String() string { return stageNames[s] }
+
+func (m Member) reached(s Stage) bool {
+	switch s {
+	case Created:
+		return true
+	case Bound:
+		return m.Node != ""
+	}
+	return m.Phase == string(corev1.PodRunning)
+}
+
+// AwaitReplacement returns the pod that stands for an index and is none of the ones that were there before, once it has reached a stage. It
+// waits by the watches alone, until ctx ends. ErrFinished: the new pod has ended already; it is returned too.
+func (c *Cluster) AwaitReplacement(ctx context.Context, g Gang, index int, stage Stage, before ...string) (Member, error) {
+	old := map[string]bool{}
+	for _, uid := range before {
+		old[uid] = true
+	}
+	var found Member
+	err := c.awaitGang(ctx, g, func(now Gang) (bool, error) {
+		for _, m := range now.Members {
+			if m.Index != index || m.Deleting || old[m.PodUID] {
+				continue
+			}
+			if found = m; m.terminal() {
+				return false, fmt.Errorf("pod %s: %w: %s", m, ErrFinished, m.Phase)
+			}
+			return m.reached(stage), nil
+		}
+		return false, nil
+	})
+	if err != nil {
+		return found, fmt.Errorf("await the replacement of index %d of %s %s/%s to be %s: %w", index, g.Job.Kind, g.Job.Namespace, g.Job.Name, stage, err)
+	}
+	return found, nil
+}
+
+// AwaitGone returns when none of the pods exists any more, or ctx ends. It waits by the watch alone.
+func (c *Cluster) AwaitGone(ctx context.Context, g Gang, pods ...Member) error {
+	err := c.changes.await(ctx, g.Job.UID, func() (bool, error) {
+		for _, m := range pods {
+			if len(indexed[*corev1.Pod](c.pods, byUID, m.PodUID)) > 0 {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("await the end of %d pods of %s %s/%s: %w", len(pods), g.Job.Kind, g.Job.Namespace, g.Job.Name, err)
+	}
+	return nil
+}
+
+// awaitGang looks at the gang at each change of its jobs and pods.
+func (c *Cluster) awaitGang(ctx context.Context, g Gang, look func(Gang) (bool, error)) error {
+	return c.changes.await(ctx, g.Job.UID, func() (bool, error) {
+		now, err := c.Gang(ctx, g.Job)
+		if Retriable(err) {
+			c.log.Warn("read a gang", "job", g.Job.Name, "error", err)
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		return look(now)
+	})
+}
+
+// Landing is where a replacement pod has come down.
+type Landing struct {
+	Node     string // empty: not bound yet
+	Reserved bool   // it is, or can only be, on the reserved node
+	Sent     bool   // it was not where it may be, and has been sent away
+}
+
+// ReadBack reads a replacement live and sends it away, by its UID, if it slipped past the reservation onto a node that is not equivalent
+// either. A pod that is not bound yet but unstamped may still land anywhere, so it is sent away as well. equivalent judges a node other
+// than the reserved one.
+func (c *Cluster) ReadBack(ctx context.Context, m Member, reserved string, equivalent func(node string) bool, o ReplaceOptions) (Landing, error) {
+	pod, err := c.getPod(ctx, m.Namespace, m.Pod)
+	switch {
+	case apierrors.IsNotFound(err):
+		return Landing{}, fmt.Errorf("read back pod %s: %w", m, ErrNotFound)
+	case err != nil:
+		return Landing{}, wrap("read back pod "+m.String(), err)
+	case string(pod.UID) != m.PodUID:
+		return Landing{}, staleUID("read back pod "+m.String(), m.PodUID, string(pod.UID))
+	}
+	l := Landing{Node: pod.Spec.NodeName}
+	l.Reserved = l.Node == reserved || (l.Node == "" && pod.Spec.NodeSelector[hostnameLabel] == c.hostnameOf(reserved))
+	if l.Reserved || (l.Node != "" && equivalent(l.Node)) {
+		return l, nil
+	}
+	_, err = c.ReplacePod(ctx, m, o)
+	l.Sent = err == nil
+	if errors.Is(err, ErrBudget) { // a budget protects a pod that does its work; this one must not begin
+		err = c.DeleteByUID(ctx, m, o.Incident, o.GraceSeconds)
+		l.Sent = err == nil
+	}
+	return l, err
+}

@@ -1,0 +1,126 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// LeaderOptions configure a candidate.
+type LeaderOptions struct {
+	Identity string        // unique to this process, also across its restarts; required
+	Name     string        // of the Lease in Pitcrew's namespace; default pitcrew-remediator
+	Duration time.Duration // a silent leader is replaced after this; default 15 s
+	Renew    time.Duration // a leader that could not renew for this long gives up; default 10 s
+	Retry    time.Duration // between tries; default 2 s
+}
+
+// Lead is a term of leadership. Its token grows with every change of leader: who holds a smaller one has been replaced.
+type Lead struct {
+	Identity string
+	Token    int64
+}
+
+// Leader runs for leadership until ctx ends and calls lead in each term it wins. The context of lead ends with the term; only when lead has
+// returned does the next candidacy begin, or Leader return. A leader that ends in order gives the lease back, so the next one need not wait.
+func (c *Cluster) Leader(ctx context.Context, o LeaderOptions, lead func(context.Context, Lead) error) error {
+	if o.Identity == "" {
+		return errors.New("leader election: the candidate has no identity")
+	}
+	if o.Name == "" {
+		o.Name = fieldManager
+	}
+	if o.Duration == 0 {
+		o.Duration, o.Renew, o.Retry = 15*time.Second, 10*time.Second, 2*time.Second
+	}
+	for ctx.Err() == nil {
+		if err := c.term(ctx, o, lead); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// lease is the lock, and knows whether it was won.
+type lease struct {
+	*resourcelock.LeaseLock
+	won atomic.Bool
+}
+
+// RecordEvent is called by the elector the moment it has won, and when it stops.
+func (l *lease) RecordEvent(string) { l.won.Store(true) }
+
+func (c *Cluster) lease(o LeaderOptions) *lease {
+	return &lease{LeaseLock: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Name: o.Name, Namespace: c.opts.Namespace},
+		Client: c.kube.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity}}}
+}
+
+// term is one candidacy and, where it is won, the term that follows. The election's context outlives ctx for as long as lead needs to
+// return, so that the lease is renewed until then, and only then given back: two leaders never work at once.
+func (c *Cluster) term(ctx context.Context, o LeaderOptions, lead func(context.Context, Lead) error) error {
+	election, resign := context.WithCancel(context.WithoutCancel(ctx))
+	defer resign()
+	lock, result := c.lease(o), make(chan error, 1)
+	defer context.AfterFunc(ctx, func() {
+		if !lock.won.Load() {
+			resign()
+		}
+	})()
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, Name: o.Name, LeaseDuration: o.Duration, RenewDeadline: o.Renew, RetryPeriod: o.Retry,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(term context.Context) { // runs in a goroutine of its own, always when the lease was won
+				defer resign()
+				term, end := context.WithCancel(term)
+				defer end()
+				defer context.AfterFunc(ctx, end)()
+				result <- c.inTerm(term, o, lead)
+			},
+			OnStoppedLeading: func() {},
+		}})
+	if err != nil {
+		return fmt.Errorf("leader election: %w", err)
+	}
+	elector.Run(election)
+	if !lock.won.Load() {
+		return nil // ctx has ended
+	}
+	err = <-result
+	c.giveBack(context.WithoutCancel(ctx), o)
+	return err
+}
+
+// giveBack lets the next leader begin at once. Without it, it waits for the lease's duration.
+func (c *Cluster) giveBack(ctx context.Context, o LeaderOptions) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.CallTimeout)
+	defer cancel()
+	lock := c.lease(o)
+	record, _, err := lock.Get(ctx)
+	if err == nil && record.HolderIdentity == o.Identity {
+		now := metav1.NewTime(c.opts.Now())
+		err = lock.Update(ctx, resourcelock.LeaderElectionRecord{LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now})
+	}
+	if err != nil {
+		c.log.Warn("leader election: give the lease back", "error", err)
+	}
+}
+
+func (c *Cluster) inTerm(term context.Context, o LeaderOptions, lead func(context.Context, Lead) error) error {
+	record, _, err := c.lease(o).Get(term)
+	if err != nil || record.HolderIdentity != o.Identity {
+		c.log.Warn("leader election: the lease was lost as it was won", "error", err)
+		return nil
+	}
+	c.log.Info("leading", "identity", o.Identity, "token", record.LeaderTransitions)
+	err = lead(term, Lead{Identity: o.Identity, Token: int64(record.LeaderTransitions)})
+	if term.Err() != nil {
+		return nil // the term ended, not the work
+	}
+	return err
+}

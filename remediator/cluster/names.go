@@ -1,0 +1,50 @@
+package cluster
+
+import (
+	"fmt"
+	"regexp"
+)
+
+// What Pitcrew writes on cluster objects, and reads from them.
+const (
+	TaintQuarantine   = "pitcrew.dev/quarantine"            // value: the incident; effect NoSchedule
+	TaintReserved     = "pitcrew.dev/reserved"              // value: the incident; effect NoSchedule
+	TaintOutOfService = "node.kubernetes.io/out-of-service" // Kubernetes' own; set only on nodes the caller has fenced
+
+	AnnotationQuarantine  = "pitcrew.dev/quarantined-by" // on a node: the incident that quarantined it
+	AnnotationCordon      = "pitcrew.dev/cordon"         // on a node: "made" by Pitcrew, or "found": someone else's, which stays
+	AnnotationFastReplace = "pitcrew.dev/fast-replace"   // on a pod: the incident that lifted its finalizer in order to evict it
+	AnnotationFenced      = "pitcrew.dev/fenced-by"      // on a node: the incident that put it out of service
+	AnnotationHold        = "pitcrew.dev/hold"           // on a node, a namespace, a Job or a JobSet: hands off; the value is the reason
+	AnnotationLauncher    = "pitcrew.dev/launcher"       // on a pod template: "true" where it runs pitcrew_torch.run behind a wrapper
+	LabelHeal             = "pitcrew.dev/heal"           // on a namespace (label), or on a job (annotation or label, which wins): "true" or "false"
+	LabelReservation      = "pitcrew.dev/reservation"    // on a ConfigMap: "true"
+	LabelIncident         = "pitcrew.dev/incident"       // on a ConfigMap: whose reservation it is
+
+	// ConditionHealthy is the node condition that says what Pitcrew holds of a node.
+	ConditionHealthy = "PitcrewHealthy"
+
+	// PlacementPolicyName names the MutatingAdmissionPolicy, its binding, and so the policy file's objects.
+	PlacementPolicyName = "pitcrew-placement"
+)
+
+const (
+	cordonMade  = "made"
+	cordonFound = "found"
+
+	jobTrackingFinalizer = "batch.kubernetes.io/job-tracking"
+	completionIndex      = "batch.kubernetes.io/job-completion-index"
+	hostnameLabel        = "kubernetes.io/hostname"
+	kueueQueue           = "kueue.x-k8s.io/queue-name"
+	fieldManager         = "pitcrew-remediator"
+)
+
+// An incident's name is a taint's value and a label's, so it must be one.
+var incidentName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+
+func checkIncident(incident string) error {
+	if !incidentName.MatchString(incident) {
+		return fmt.Errorf("incident %q cannot be a taint's value: use at most 63 letters, digits, '-', '_' and '.', a letter or digit at both ends", incident)
+	}
+	return nil
+}
