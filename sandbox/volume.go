@@ -43,6 +43,9 @@ func (m mounts) prefix(s string) (string, bool) {
 // volumes makes a pod's volumes and returns, by volume name, the path that stands for each. An emptyDir lies where a kubelet puts
 // it; processes are given a short link to it, because the path of a unix socket may not be longer than 107 bytes.
 func (k *kubelet) volumes(pod *corev1.Pod) (map[string]string, error) {
+	if err := os.MkdirAll(filepath.Join(k.node.PodsDir(), string(pod.UID)), 0o755); err != nil {
+		return nil, err
+	}
 	paths := map[string]string{}
 	for i, v := range pod.Spec.Volumes {
 		switch {
