@@ -1,0 +1,134 @@
+package torchreceiver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/receiver"
+	"go.opentelemetry.io/collector/receiver/receiverhelper"
+	"go.opentelemetry.io/otel/metric"
+	"go.uber.org/zap"
+
+	"github.com/pitcrew/pitcrew/hook"
+)
+
+// FleetProvider is an extension that already watches the node's training pods. Where the host has one, the receiver reads
+// through it, so that each socket has one connection.
+type FleetProvider interface{ Fleet() *hook.Fleet }
+
+type torchReceiver struct {
+	cfg     *Config
+	log     *zap.Logger
+	obs     *receiverhelper.ObsReport
+	refused metric.Int64Counter
+	forget  func()
+	bootID  string
+
+	metrics consumer.Metrics // nil: in no such pipeline
+	logs    consumer.Logs
+
+	start, stop sync.Once
+	fleet       *hook.Fleet
+	ownFleet    bool
+	unsubscribe func()
+	cancel      context.CancelFunc
+	tasks       sync.WaitGroup
+	said        map[string]time.Time // problems by text, of the event goroutine
+}
+
+func newReceiver(set receiver.Settings, cfg *Config, forget func()) (*torchReceiver, error) {
+	obs, err := receiverhelper.NewObsReport(receiverhelper.ObsReportSettings{ReceiverID: set.ID, Transport: "file", ReceiverCreateSettings: set})
+	if err != nil {
+		return nil, err
+	}
+	refused, err := set.MeterProvider.Meter(ScopeName).Int64Counter("pitcrew.torch.refused", metric.WithUnit("{problem}"),
+		metric.WithDescription("Rings, sockets and messages that were refused or could not be read"))
+	if err != nil {
+		return nil, fmt.Errorf("metric pitcrew.torch.refused: %w", err)
+	}
+	return &torchReceiver{cfg: cfg, log: set.Logger, obs: obs, refused: refused, forget: forget, bootID: bootID(), said: map[string]time.Time{}}, nil
+}
+
+// bootID names this boot of the kernel; the clock of the rings starts with it. Empty where the kernel does not tell.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// Start implements component.Component. The first of the pipelines starts the instance.
+func (r *torchReceiver) Start(_ context.Context, host component.Host) error {
+	r.start.Do(func() {
+		for _, e := range host.GetExtensions() {
+			if p, ok := e.(FleetProvider); ok {
+				r.fleet = p.Fleet()
+				break
+			}
+		}
+		if r.fleet == nil {
+			r.fleet, r.ownFleet = hook.NewFleet(hook.FleetOptions{KubeletRoot: r.cfg.KubeletRoot}), true
+			r.fleet.Start()
+		}
+		var ctx context.Context
+		ctx, r.cancel = context.WithCancel(context.Background())
+		r.unsubscribe = r.fleet.Subscribe(func(e hook.Event) { r.event(ctx, e) })
+		if r.metrics != nil {
+			r.tasks.Go(func() { r.sampleEvery(ctx) })
+		}
+	})
+	return nil
+}
+
+// Shutdown implements component.Component.
+func (r *torchReceiver) Shutdown(context.Context) error {
+	r.stop.Do(func() {
+		r.forget()
+		if r.cancel == nil {
+			return // never started
+		}
+		r.cancel()
+		r.unsubscribe()
+		r.tasks.Wait()
+		if r.ownFleet {
+			r.fleet.Close()
+		}
+	})
+	return nil
+}
+
+func (r *torchReceiver) resource(to pcommon.Resource) {
+	for name, value := range map[string]string{"k8s.cluster.name": r.cfg.Cluster, "k8s.node.name": r.cfg.Node, "host.boot.id": r.bootID} {
+		if value != "" {
+			to.Attributes().PutStr(name, value)
+		}
+	}
+}
+
+// sayAgain is after how long a standing problem is logged again; maxSaid bounds how many are remembered.
+const (
+	sayAgain = time.Minute
+	maxSaid  = 1000
+)
+
+// problem counts and names what was refused, each text at most once a minute: a pod chooses how often it goes wrong.
+func (r *torchReceiver) problem(pod string, err error) {
+	r.refused.Add(context.Background(), 1)
+	now, text := time.Now(), pod+err.Error()
+	if last, ok := r.said[text]; ok && now.Sub(last) < sayAgain {
+		return
+	}
+	if len(r.said) >= maxSaid {
+		clear(r.said)
+	}
+	r.said[text] = now
+	r.log.Warn("refused", zap.String("k8s.pod.uid", pod), zap.Error(err))
+}
