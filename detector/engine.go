@@ -219,8 +219,9 @@ func (e *Engine) Snapshot() []Open {
 }
 
 // Restore takes up what an earlier engine left open in this boot, so that a fault which lasts across a new agent stays one
-// finding. What cannot be read, or is of another boot, is left out.
-func (e *Engine) Restore(open []Open) {
+// finding. It gives their conditions back to be set again: the earlier engine may have ended before it could. What cannot be
+// read, or is of another boot, is left out.
+func (e *Engine) Restore(open []Open) []Finding {
 	for _, o := range open {
 		ev, err := event.Decode(o.Raw)
 		if err != nil || o.BootID != e.o.BootID || o.Key == "" {
@@ -228,7 +229,9 @@ func (e *Engine) Restore(open []Open) {
 		}
 		o.event = ev
 		e.open.put(o.Key, &o)
+		e.out = append(e.out, Finding{Event: ev, Key: o.Key, BootID: o.BootID, Active: true, ConditionOnly: true})
 	}
+	return e.take()
 }
 
 func num(v float64) *float64 { return &v }

@@ -134,6 +134,19 @@ func TestAStormOfOneCodeIsHeldToItsBudgetAndSaysHowMany(t *testing.T) {
 	want(t, e.Kernel(Kernel{Kind: "xid", Code: 79, Time: at(1), GPU: "GPU-1", Seq: 20_001}), "+xid/79 fatal")
 }
 
+func TestALineThatIsReportedOnceMoreIsNoNewOccurrence(t *testing.T) {
+	e := engine(t)
+	k := Kernel{Kind: "xid", Code: 79, Time: at(1), GPU: "GPU-1", Seq: 1, Burst: true}
+	want(t, e.Kernel(k), "+xid/79 fatal")
+	k.Count = 5
+	want(t, e.Kernel(k), "+~xid/79 fatal")
+}
+
+func TestAnEchoThatNoBurstExplainsIsSaid(t *testing.T) {
+	e := engine(t)
+	want(t, e.Kernel(Kernel{Kind: "xid", Code: 45, Time: at(1), Seq: 1, Burst: true}), "+xid/45 info")
+}
+
 func TestAMalformedLineIsCountedAndDropped(t *testing.T) {
 	e := engine(t)
 	want(t, e.Kernel(Kernel{Kind: "xid", Time: at(1)}))
@@ -255,11 +268,11 @@ func TestOpenFindingsOutliveTheProcessAndNotTheBoot(t *testing.T) {
 	e.GPU(status("GPU-1", 1, 0))
 	saved := e.Snapshot()
 	after := engine(t)
-	after.Restore(saved)
+	want(t, after.Restore(saved), "+~gpu/lost fatal")
 	want(t, after.GPU(status("GPU-1", 5, 0)))
 	want(t, after.GPU(status("GPU-1", 6, 1)), "-gpu/lost")
 	rebooted := engine(t, func(o *Options) { o.BootID = "boot-2" })
-	rebooted.Restore(saved)
+	want(t, rebooted.Restore(saved))
 	want(t, rebooted.GPU(status("GPU-1", 5, 0)), "+gpu/lost fatal")
 }
 

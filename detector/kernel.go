@@ -25,7 +25,7 @@ type Kernel struct {
 	Advice   string
 
 	Fatal, Said bool // of an SXid: what the line says of itself, and whether it says it
-	Echo        bool // of a burst: follows from a line before it
+	Echo, Burst bool // of a burst: follows from a line before it, and whether the receiver grouped bursts at all
 	History     bool // of before this boot, or published already
 }
 
@@ -89,7 +89,7 @@ func (e *Engine) kernelCode(k Kernel) {
 	if e.o.Table != nil {
 		row = e.o.Table.Lookup(k.Kind, k.Code, k.Fatal, k.Said)
 	}
-	if k.Echo || row.Echo {
+	if k.Echo || row.Echo && !k.Burst {
 		e.counts.Echoes++
 		return
 	}
@@ -101,7 +101,11 @@ func (e *Engine) kernelCode(k Kernel) {
 	t := event.Target{GPU: k.GPU, PCI: k.PCI, MIG: k.MIG}
 	code := strconv.Itoa(k.Code)
 	if row.Clears > 0 {
-		e.end(kernelKey(k.Kind, strconv.Itoa(row.Clears), t), event.Evidence{Signal: k.Kind + "/" + code, Baseline: "table", Raw: k.Raw})
+		key := kernelKey(k.Kind, strconv.Itoa(row.Clears), t)
+		if k.History {
+			e.forget(key)
+		}
+		e.end(key, event.Evidence{Signal: k.Kind + "/" + code, Baseline: "table", Raw: k.Raw})
 	}
 	key := kernelKey(k.Kind, code, t)
 	b, ok := e.lines.get(key)
@@ -124,8 +128,12 @@ func (e *Engine) kernelCode(k Kernel) {
 		e.begin(o) // a condition that stands already stays as it is
 		return
 	}
-	// Every line is an occurrence of its own, so a repeated code is said again; the condition is one.
+	// Every line is an occurrence of its own, so a repeated code is said again; the condition is one. A line that the receiver
+	// reports once more, with a higher count, is no new occurrence.
 	f := e.finding(o)
+	if have, ok := e.open.get(key); ok && have.event.ID == f.Event.ID {
+		f.ConditionOnly = true
+	}
 	e.open.put(key, &Open{Key: key, BootID: e.o.BootID, Seen: e.now, event: f.Event})
 	e.out = append(e.out, f)
 }

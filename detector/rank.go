@@ -64,12 +64,12 @@ type rankKey struct {
 
 type rank struct {
 	dead, hung, stalled string // keys of its conditions
-	target  event.Target
-	attempt int
-	gone    bool // its process ended
-	goneAt  time.Time
-	first   bool // no sample of this attempt yet
-	seen    time.Time
+	target              event.Target
+	attempt             int
+	gone                bool // its process ended
+	goneAt              time.Time
+	first               bool // no sample of this attempt yet
+	seen                time.Time
 
 	step    int64
 	stepped int // steps seen to end in this attempt

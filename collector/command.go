@@ -1,0 +1,118 @@
+package collector
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/confmap/provider/envprovider"
+	"go.opentelemetry.io/collector/confmap/provider/fileprovider"
+	"go.opentelemetry.io/collector/confmap/provider/yamlprovider"
+	"go.opentelemetry.io/collector/otelcol"
+)
+
+//go:embed config/*.yaml
+var configs embed.FS
+
+// Mode is a place where the collector runs.
+type Mode string
+
+// Modes. Without one the collector is the node's agent.
+const (
+	Agent   Mode = "agent"
+	Gateway Mode = "gateway"
+)
+
+var modes = []struct {
+	mode  Mode
+	about string
+}{
+	{Agent, "Run on a node: kernel log, ranks and GPU samples → findings on NATS"},
+	{Gateway, "Run once or a few times a cluster: metrics of many nodes for dashboards"},
+}
+
+// OverlayEnv names a YAML file that is laid over the built-in configuration, key by key.
+const OverlayEnv = "PITCREW_OVERLAY"
+
+// Config is the built-in configuration of a mode.
+func Config(m Mode) (string, error) {
+	raw, err := configs.ReadFile("config/" + string(m) + ".yaml")
+	if err != nil {
+		return "", fmt.Errorf("unknown mode %q (known: agent, dcgm, gateway)", m)
+	}
+	return string(raw), nil
+}
+
+// Settings of a collector that runs the mode's configuration.
+func Settings(m Mode) (otelcol.CollectorSettings, error) {
+	text, err := Config(m)
+	if err != nil {
+		return otelcol.CollectorSettings{}, err
+	}
+	uris := []string{"yaml:" + text}
+	if o := os.Getenv(OverlayEnv); o != "" {
+		uris = append(uris, "file:"+o)
+	}
+	return otelcol.CollectorSettings{
+		Factories: Factories,
+		BuildInfo: component.BuildInfo{Command: "pitcrew-collector", Description: "Pitcrew's OpenTelemetry Collector", Version: version()},
+		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
+			URIs: uris, DefaultScheme: "env",
+			ProviderFactories: []confmap.ProviderFactory{envprovider.NewFactory(), fileprovider.NewFactory(), yamlprovider.NewFactory()},
+		}},
+	}, nil
+}
+
+// Command is pitcrew-collector: a command for each mode, and the collector's own (components, validate, print-config).
+func Command() (*cobra.Command, error) {
+	root, err := modeCommand(Agent)
+	if err != nil {
+		return nil, err
+	}
+	root.Short = "Pitcrew's OpenTelemetry Collector; without a command it is the node's agent"
+	var errs []error
+	for _, m := range modes {
+		c, err := modeCommand(m.mode)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		c.Use, c.Short = string(m.mode), m.about
+		root.AddCommand(c)
+	}
+	return root, errors.Join(errs...)
+}
+
+func modeCommand(m Mode) (*cobra.Command, error) {
+	set, err := Settings(m)
+	if err != nil {
+		return nil, err
+	}
+	c := otelcol.NewCommand(set)
+	c.SilenceUsage = true
+	run := c.RunE
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := Prepare(m); err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+	return c, nil
+}
+
+// version is the module's, as the build recorded it.
+func version() string {
+	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
+		return b.Main.Version
+	}
+	return "devel"
+}
+
+// socket is where the agent takes OTLP.
+func socket() string { return filepath.Join(os.Getenv("PITCREW_RUN_DIR"), "otlp.sock") }

@@ -1,0 +1,90 @@
+package collector
+
+import (
+	"errors"
+	"reflect"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/connector"
+	"go.opentelemetry.io/collector/exporter"
+	"go.opentelemetry.io/collector/exporter/debugexporter"
+	"go.opentelemetry.io/collector/exporter/otlpexporter"
+	"go.opentelemetry.io/collector/extension"
+	"go.opentelemetry.io/collector/otelcol"
+	"go.opentelemetry.io/collector/processor"
+	"go.opentelemetry.io/collector/processor/memorylimiterprocessor"
+	"go.opentelemetry.io/collector/receiver"
+	"go.opentelemetry.io/collector/receiver/otlpreceiver"
+	"go.opentelemetry.io/collector/service/telemetry/otelconftelemetry"
+
+	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/loadbalancingexporter"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/prometheusexporter"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage"
+
+	"github.com/pitcrew/pitcrew/collector/detectorconnector"
+	"github.com/pitcrew/pitcrew/collector/natsexporter"
+)
+
+// The distribution: what a configuration may name. manifest.yaml says the same to the OpenTelemetry Collector Builder; a test
+// keeps the two equal.
+func receivers() []receiver.Factory {
+	return []receiver.Factory{
+		otlpreceiver.NewFactory(),
+	}
+}
+
+func processors() []processor.Factory {
+	return []processor.Factory{memorylimiterprocessor.NewFactory()}
+}
+
+func connectors() []connector.Factory {
+	return []connector.Factory{detectorconnector.NewFactory()}
+}
+
+func exporters() []exporter.Factory {
+	return []exporter.Factory{
+		natsexporter.NewFactory(),
+		prometheusexporter.NewFactory(),
+		otlpexporter.NewFactory(),
+		loadbalancingexporter.NewFactory(),
+		debugexporter.NewFactory(),
+	}
+}
+
+func extensions() []extension.Factory {
+	return []extension.Factory{
+		healthcheckextension.NewFactory(),
+		filestorage.NewFactory(),
+	}
+}
+
+// Factories gives every component by its name.
+func Factories() (otelcol.Factories, error) {
+	f := otelcol.Factories{Telemetry: otelconftelemetry.NewFactory()}
+	var errs [5]error
+	f.Receivers, errs[0] = otelcol.MakeFactoryMap(receivers()...)
+	f.Processors, errs[1] = otelcol.MakeFactoryMap(processors()...)
+	f.Connectors, errs[2] = otelcol.MakeFactoryMap(connectors()...)
+	f.Exporters, errs[3] = otelcol.MakeFactoryMap(exporters()...)
+	f.Extensions, errs[4] = otelcol.MakeFactoryMap(extensions()...)
+	f.ReceiverModules = modules(f.Receivers)
+	f.ProcessorModules = modules(f.Processors)
+	f.ConnectorModules = modules(f.Connectors)
+	f.ExporterModules = modules(f.Exporters)
+	f.ExtensionModules = modules(f.Extensions)
+	return f, errors.Join(errs[:]...)
+}
+
+// modules names the package of each configuration, for `pitcrew-collector components`.
+func modules[F component.Factory](fs map[component.Type]F) map[component.Type]string {
+	out := map[component.Type]string{}
+	for t, f := range fs {
+		c := reflect.TypeOf(f.CreateDefaultConfig())
+		for c.Kind() == reflect.Pointer {
+			c = c.Elem()
+		}
+		out[t] = c.PkgPath()
+	}
+	return out
+}

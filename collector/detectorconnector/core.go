@@ -1,0 +1,217 @@
+package detectorconnector
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/connector"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/plog"
+	"go.uber.org/zap"
+
+	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/rules"
+)
+
+// Attributes of the records that leave the connector, beside the event in their body.
+const (
+	AttrKey           = "pitcrew.condition.key"
+	AttrActive        = "pitcrew.condition.active"
+	AttrConditionOnly = "pitcrew.condition.only" // no event to publish: the condition alone
+	AttrBootID        = "host.boot.id"
+)
+
+const (
+	maxNodes   = 1024 // engines; an agent has one
+	maxPending = 1024 // findings that the next consumer refused
+)
+
+type nodeID struct{ cluster, node, boot string }
+
+// core is what the instances of one configuration share. mu guards all below it.
+type core struct {
+	cfg     *Config
+	log     *zap.Logger
+	table   detector.Table
+	pods    *podResources
+	state   *stateFile
+	metrics *selfMetrics
+
+	instances int // guarded by shared.mu
+	release   func() (last bool)
+
+	mu      sync.Mutex
+	started bool
+	self    nodeID
+	engines map[nodeID]*detector.Engine
+	saved   map[string][]detector.Open // of the state file, by node, until its engine takes it up
+	uuids   map[string]string          // PCI address → GPU UUID, learnt from metrics
+	pending []detector.Finding
+	lost    int64 // findings dropped because pending was full
+}
+
+func newCore(set connector.Settings, cfg *Config) (*core, error) {
+	t, err := rules.Builtin()
+	if err == nil && cfg.RulesOverride != "" {
+		t, err = t.LoadOverride(cfg.RulesOverride)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := &core{
+		cfg: cfg, log: set.Logger, table: ruleTable{t}, engines: map[nodeID]*detector.Engine{}, uuids: map[string]string{},
+		self: nodeID{cluster: cfg.Cluster, node: cfg.Node},
+	}
+	if c.self.node == "" {
+		if c.self.node, err = os.Hostname(); err != nil {
+			return nil, fmt.Errorf("node has no name (set node): %w", err)
+		}
+	}
+	boot, err := os.ReadFile(cfg.BootIDFile)
+	if err != nil {
+		return nil, fmt.Errorf("boot_id_file: %w", err)
+	}
+	c.self.boot = strings.TrimSpace(string(boot))
+	c.pods = newPodResources(cfg.PodResourcesSocket, set.Logger)
+	c.state = newStateFile(cfg.StateFile, c.snapshot, set.Logger)
+	c.metrics, err = newSelfMetrics(set.TelemetrySettings, c.sum)
+	return c, err
+}
+
+// Start is called by each instance; the first one starts the core.
+func (c *core) Start(context.Context, component.Host) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.started {
+		return nil
+	}
+	c.started = true
+	var err error
+	if c.saved, err = c.state.load(); err != nil { // without it the worst is that a lasting fault is said again
+		c.log.Warn("open findings of before could not be read; starting without them", zap.Error(err))
+	}
+	c.state.start()
+	return c.pods.start()
+}
+
+// Shutdown is called by each instance; the last one ends the core.
+func (c *core) Shutdown(context.Context) error {
+	if !c.release() {
+		return nil
+	}
+	c.state.stop()
+	c.pods.stop()
+	return c.metrics.close()
+}
+
+// engine gives the engine of the node that the resource names; nil beyond the bound. The caller holds mu.
+func (c *core) engine(res pcommon.Map) *detector.Engine {
+	id := c.self
+	if v := text(res, "k8s.cluster.name"); v != "" {
+		id.cluster = v
+	}
+	if v := text(res, "k8s.node.name"); v != "" && v != id.node {
+		id.node, id.boot = v, text(res, "host.boot.id")
+	}
+	if e, ok := c.engines[id]; ok {
+		return e
+	}
+	if len(c.engines) >= maxNodes {
+		return nil
+	}
+	e := detector.New(detector.Options{
+		Cluster: id.cluster, Node: id.node, BootID: id.boot, Table: c.table, StallFloor: c.cfg.StallFloor, StallFactor: c.cfg.StallFactor,
+		SetupLimit: c.cfg.SetupLimit, HeartbeatLimit: c.cfg.HeartbeatLimit, MaxSeries: c.cfg.MaxSeries,
+	})
+	c.pending = append(c.pending, e.Restore(c.saved[id.node])...) // they go out with what this call finds
+	delete(c.saved, id.node)
+	c.engines[id] = e
+	return e
+}
+
+// emit sends findings on, with those that were refused before. What is refused waits for the next call: the engine has said it
+// and will not say it again. The caller does not hold mu.
+func (c *core) emit(ctx context.Context, next consumer.Logs, found []detector.Finding) {
+	c.mu.Lock()
+	found = append(c.pending, found...)
+	c.pending = nil
+	c.mu.Unlock()
+	if len(found) == 0 {
+		return
+	}
+	err := next.ConsumeLogs(ctx, c.records(ctx, found))
+	c.state.changed()
+	if err == nil {
+		return
+	}
+	c.log.Error("findings were refused; they are sent again with the next", zap.Int("findings", len(found)), zap.Error(err))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pending = append(found, c.pending...)
+	if over := len(c.pending) - maxPending; over > 0 {
+		c.pending = c.pending[over:]
+		c.lost += int64(over)
+	}
+}
+
+func (c *core) records(ctx context.Context, found []detector.Finding) plog.Logs {
+	logs := plog.NewLogs()
+	rl := logs.ResourceLogs().AppendEmpty()
+	recs := rl.ScopeLogs().AppendEmpty().LogRecords()
+	for i := range found {
+		f := &found[i]
+		c.pods.enrich(ctx, &f.Event.Data.Target)
+		raw, err := event.Encode(f.Event)
+		if err != nil {
+			c.log.Error("finding dropped", zap.String("key", f.Key), zap.Error(err))
+			continue
+		}
+		r := recs.AppendEmpty()
+		r.SetEventName(string(f.Event.Type))
+		r.SetTimestamp(pcommon.NewTimestampFromTime(f.Event.Time))
+		r.Body().SetEmptyBytes().FromRaw(raw)
+		a := r.Attributes()
+		a.PutStr(AttrKey, f.Key)
+		a.PutBool(AttrActive, f.Active)
+		a.PutStr(AttrBootID, f.BootID)
+		if f.ConditionOnly {
+			a.PutBool(AttrConditionOnly, true)
+		}
+	}
+	return logs
+}
+
+// snapshot lists what is open, by node.
+func (c *core) snapshot() map[string][]detector.Open {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string][]detector.Open{}
+	for node, open := range c.saved { // not taken up yet
+		out[node] = open
+	}
+	for id, e := range c.engines {
+		if open := e.Snapshot(); len(open) > 0 {
+			out[id.node] = append(out[id.node], open...)
+		}
+	}
+	return out
+}
+
+// ruleTable lets the engine look codes up in the rules.
+type ruleTable struct{ t *rules.Tables }
+
+func (r ruleTable) Lookup(kind string, code int, fatal, said bool) detector.Row {
+	if kind == "sxid" {
+		row := r.t.SXid(code)
+		sev, advice := row.Judge(fatal, said)
+		return detector.Row{Name: row.Name, Severity: event.Severity(sev), Advice: string(advice), Clears: row.Clears}
+	}
+	row := r.t.XID(code)
+	return detector.Row{Name: row.Name, Severity: event.Severity(row.Severity), Advice: string(row.Advice), Echo: row.Role == rules.Echo, Clears: row.Clears}
+}

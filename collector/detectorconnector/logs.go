@@ -1,0 +1,87 @@
+package detectorconnector
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/collector/pdata/plog"
+
+	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/event"
+)
+
+type logsSkin struct{ skin }
+
+// ConsumeLogs judges log events of receivers. Records of other names pass by unseen.
+func (s *logsSkin) ConsumeLogs(ctx context.Context, ld plog.Logs) error {
+	s.emit(ctx, s.next, s.judgeLogs(ld))
+	return nil
+}
+
+func (c *core) judgeLogs(ld plog.Logs) (found []detector.Finding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, rl := range ld.ResourceLogs().All() {
+		res := rl.Resource().Attributes()
+		for _, sl := range rl.ScopeLogs().All() {
+			for _, r := range sl.LogRecords().All() {
+				judge, ok := logEvents[r.EventName()]
+				if !ok {
+					continue
+				}
+				if e := c.engine(res); e != nil {
+					found = append(found, judge(c, e, both{r.Attributes(), res}, r)...)
+				}
+			}
+		}
+	}
+	return found
+}
+
+// logEvents are the records that are read, by EventName.
+var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) []detector.Finding{
+	"pitcrew.kernel.xid":          kernel("xid"),
+	"pitcrew.kernel.sxid":         kernel("sxid"),
+	"pitcrew.kernel.gpu_lost":     kernel("gpu_lost"),
+	"pitcrew.train.rank_exited":   exit(false),
+	"pitcrew.train.rank_attached": exit(true),
+}
+
+func kernel(kind string) func(*core, *detector.Engine, both, plog.LogRecord) []detector.Finding {
+	return func(c *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+		k := detector.Kernel{
+			Kind: kind, Code: int(a.number("pitcrew.xid.code", 0)), Time: when(r), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), MIG: a.text("pitcrew.mig"),
+			Raw: r.Body().AsString(), BootID: a.text("pitcrew.boot_id"), Seq: a.number("pitcrew.kmsg.seq", 0), Count: int(a.number("pitcrew.count", 0)),
+			Name: a.text("pitcrew.xid.name"), Severity: event.Severity(a.text("pitcrew.severity")), Advice: a.text("pitcrew.advice"),
+		}
+		k.Fatal, k.Said = a.flag("pitcrew.fatal")
+		k.Echo, k.Burst = a.flag("pitcrew.burst.echo")
+		k.History, _ = a.flag("pitcrew.history")
+		if k.GPU == "" {
+			k.GPU = c.uuids[k.PCI]
+		}
+		return e.Kernel(k)
+	}
+}
+
+func exit(attached bool) func(*core, *detector.Engine, both, plog.LogRecord) []detector.Finding {
+	return func(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+		x := detector.Exit{
+			Target: rankTarget(a), Time: when(r), Attached: attached, Code: int(a.number("pitcrew.exit.code", -1)), Signal: int(a.number("pitcrew.exit.signal", 0)),
+			Error: a.text("pitcrew.error"), Step: a.number("pitcrew.step", -1),
+		}
+		x.Clean, _ = a.flag("pitcrew.exit.clean")
+		return e.Exit(x)
+	}
+}
+
+func when(r plog.LogRecord) time.Time {
+	switch {
+	case r.Timestamp() != 0:
+		return r.Timestamp().AsTime()
+	case r.ObservedTimestamp() != 0:
+		return r.ObservedTimestamp().AsTime()
+	default:
+		return time.Time{}
+	}
+}

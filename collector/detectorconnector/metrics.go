@@ -1,0 +1,196 @@
+package detectorconnector
+
+import (
+	"context"
+	"math"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/event"
+)
+
+type metricsSkin struct{ skin }
+
+// ConsumeMetrics judges one batch. A rank's values of one batch are one sample.
+func (s *metricsSkin) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) error {
+	s.pods.touch()
+	s.emit(ctx, s.next, s.judgeMetrics(md))
+	return nil
+}
+
+func (c *core) judgeMetrics(md pmetric.Metrics) (found []detector.Finding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, rm := range md.ResourceMetrics().All() {
+		res := rm.Resource().Attributes()
+		e := c.engine(res)
+		if e == nil {
+			continue
+		}
+		ranks := gang{res: res, at: map[rankKey]int{}}
+		for _, sm := range rm.ScopeMetrics().All() {
+			for _, m := range sm.Metrics().All() {
+				name := m.Name()
+				set, isRank := rankMetrics[name]
+				if !isRank && !detector.WantsGPU(name) {
+					continue
+				}
+				for _, p := range points(m).All() {
+					if p.Flags().NoRecordedValue() {
+						continue
+					}
+					if isRank {
+						ranks.put(p, set)
+					} else {
+						found = append(found, e.GPU(c.gpuValue(name, res, p))...)
+					}
+				}
+			}
+		}
+		for _, r := range ranks.samples {
+			found = append(found, e.Rank(r)...)
+		}
+		found = append(found, e.Settle()...)
+	}
+	return found
+}
+
+func points(m pmetric.Metric) pmetric.NumberDataPointSlice {
+	switch m.Type() {
+	case pmetric.MetricTypeGauge:
+		return m.Gauge().DataPoints()
+	case pmetric.MetricTypeSum:
+		return m.Sum().DataPoints()
+	default:
+		return pmetric.NewNumberDataPointSlice()
+	}
+}
+
+func value(p pmetric.NumberDataPoint) float64 {
+	if p.ValueType() == pmetric.NumberDataPointValueTypeInt {
+		return float64(p.IntValue())
+	}
+	return p.DoubleValue()
+}
+
+// rankMetrics says where each metric goes in a rank's sample.
+var rankMetrics = map[string]func(*detector.Rank, float64){
+	"pitcrew.train.step":          func(r *detector.Rank, v float64) { r.Step = int64(v) },
+	"pitcrew.train.step.age":      func(r *detector.Rank, v float64) { r.StepAge = v },
+	"pitcrew.train.step.duration": func(r *detector.Rank, v float64) { r.StepDuration = v },
+	"pitcrew.train.heartbeat.age": func(r *detector.Rank, v float64) { r.HeartbeatAge = v },
+	"pitcrew.train.section":       func(r *detector.Rank, v float64) { r.Section = int(v) },
+}
+
+type rankKey struct {
+	pod     string
+	rank    int64
+	attempt int64
+}
+
+// gang collects the values of a batch by rank, in order of appearance.
+type gang struct {
+	res     pcommon.Map
+	at      map[rankKey]int
+	samples []detector.Rank
+}
+
+func (g *gang) put(p pmetric.NumberDataPoint, set func(*detector.Rank, float64)) {
+	attrs := both{p.Attributes(), g.res}
+	k := rankKey{attrs.text("k8s.pod.uid"), attrs.number("pitcrew.rank", -1), attrs.number("pitcrew.attempt", 0)}
+	i, ok := g.at[k]
+	if !ok {
+		i = len(g.samples)
+		g.at[k] = i
+		g.samples = append(g.samples, detector.Rank{
+			Target: rankTarget(attrs), Step: -1, StepAge: math.NaN(), StepDuration: math.NaN(), HeartbeatAge: math.NaN(), Section: -1,
+		})
+	}
+	s := &g.samples[i]
+	if t := p.Timestamp().AsTime(); t.After(s.Time) {
+		s.Time = t
+	}
+	set(s, value(p))
+}
+
+func rankTarget(a both) event.Target {
+	t := event.Target{
+		PodUID: a.text("k8s.pod.uid"), Namespace: a.text("k8s.namespace.name"), Pod: a.text("k8s.pod.name"), GPU: a.text("hw.id"),
+		WorldSize: int(a.number("pitcrew.world_size", 0)),
+	}
+	for name, to := range map[string]**int{"pitcrew.rank": &t.Rank, "pitcrew.local_rank": &t.LocalRank, "pitcrew.attempt": &t.Attempt} {
+		if v := a.number(name, -1); v >= 0 {
+			n := int(v)
+			*to = &n
+		}
+	}
+	return t
+}
+
+func (c *core) gpuValue(metric string, res pcommon.Map, p pmetric.NumberDataPoint) detector.Value {
+	a := both{p.Attributes(), res}
+	v := detector.Value{Metric: metric, GPU: a.text("hw.id"), PCI: a.text("hw.pci"), Kind: a.text("error.type"), Time: p.Timestamp().AsTime(), V: value(p)}
+	if v.PCI != "" && v.GPU != "" && len(c.uuids) < detector.DefaultMaxSeries {
+		c.uuids[v.PCI] = v.GPU
+	}
+	var b strings.Builder
+	for k, x := range p.Attributes().All() {
+		b.WriteString(k)
+		b.WriteByte('=')
+		b.WriteString(x.AsString())
+		b.WriteByte(0)
+	}
+	v.Series = b.String()
+	if p.Timestamp() == 0 {
+		v.Time = time.Time{}
+	}
+	return v
+}
+
+// both looks an attribute up in the point or record first, then in the resource.
+type both struct{ own, res pcommon.Map }
+
+func (b both) get(name string) (pcommon.Value, bool) {
+	if v, ok := b.own.Get(name); ok {
+		return v, true
+	}
+	return b.res.Get(name)
+}
+
+func (b both) text(name string) string {
+	if v, ok := b.get(name); ok {
+		return v.AsString()
+	}
+	return ""
+}
+
+func (b both) number(name string, missing int64) int64 {
+	v, ok := b.get(name)
+	if !ok {
+		return missing
+	}
+	switch v.Type() {
+	case pcommon.ValueTypeInt:
+		return v.Int()
+	case pcommon.ValueTypeDouble:
+		return int64(v.Double())
+	default:
+		return missing
+	}
+}
+
+func (b both) flag(name string) (v, ok bool) {
+	x, ok := b.get(name)
+	return ok && x.Type() == pcommon.ValueTypeBool && x.Bool(), ok
+}
+
+func text(m pcommon.Map, name string) string {
+	if v, ok := m.Get(name); ok {
+		return v.AsString()
+	}
+	return ""
+}

@@ -1,0 +1,77 @@
+package detectorconnector
+
+import (
+	"context"
+	"fmt"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/pitcrew/pitcrew/detector"
+)
+
+// selfMetrics are the engine's counts as the collector's own metrics (metadata.yaml).
+type selfMetrics struct{ reg metric.Registration }
+
+var ownMetrics = []struct {
+	name, unit, about string
+	of                func(detector.Counts) int64
+}{
+	{"pitcrew.detector.samples", "{sample}", "Values and records judged", func(c detector.Counts) int64 { return c.Samples }},
+	{"pitcrew.detector.findings", "{finding}", "Findings made", func(c detector.Counts) int64 { return c.Findings }},
+	{"pitcrew.detector.history", "{record}", "Kernel lines of before, not published", func(c detector.Counts) int64 { return c.History }},
+	{"pitcrew.detector.echoes", "{record}", "Kernel lines that only follow from another", func(c detector.Counts) int64 { return c.Echoes }},
+	{"pitcrew.detector.suppressed", "{record}", "Repeated kernel lines beyond the budget of their key", func(c detector.Counts) int64 { return c.Suppressed }},
+	{"pitcrew.detector.malformed", "{record}", "Samples without what identifies them", func(c detector.Counts) int64 { return c.Malformed }},
+	{"pitcrew.detector.stale", "{sample}", "Samples of superseded attempts", func(c detector.Counts) int64 { return c.Stale }},
+	{"pitcrew.detector.evicted", "{series}", "Series and findings dropped at the bound", func(c detector.Counts) int64 { return c.Evicted }},
+}
+
+func newSelfMetrics(set component.TelemetrySettings, sum func() (detector.Counts, int64)) (*selfMetrics, error) {
+	meter := set.MeterProvider.Meter("github.com/pitcrew/pitcrew/collector/detectorconnector")
+	counters := make([]metric.Int64ObservableCounter, len(ownMetrics))
+	all := make([]metric.Observable, 0, len(ownMetrics)+1)
+	for i, m := range ownMetrics {
+		c, err := meter.Int64ObservableCounter(m.name, metric.WithUnit(m.unit), metric.WithDescription(m.about))
+		if err != nil {
+			return nil, fmt.Errorf("metric %s: %w", m.name, err)
+		}
+		counters[i], all = c, append(all, c)
+	}
+	lost, err := meter.Int64ObservableCounter("pitcrew.detector.lost", metric.WithUnit("{finding}"), metric.WithDescription("Findings dropped because the next consumer kept refusing"))
+	if err != nil {
+		return nil, fmt.Errorf("metric pitcrew.detector.lost: %w", err)
+	}
+	reg, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		counts, dropped := sum()
+		for i, m := range ownMetrics {
+			o.ObserveInt64(counters[i], m.of(counts))
+		}
+		o.ObserveInt64(lost, dropped)
+		return nil
+	}, append(all, lost)...)
+	if err != nil {
+		return nil, fmt.Errorf("detector's own metrics: %w", err)
+	}
+	return &selfMetrics{reg}, nil
+}
+
+func (m *selfMetrics) close() error { return m.reg.Unregister() }
+
+// sum adds the counts of all nodes' engines.
+func (c *core) sum() (sum detector.Counts, lost int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.engines {
+		n := e.Counts()
+		sum.Samples += n.Samples
+		sum.Findings += n.Findings
+		sum.History += n.History
+		sum.Echoes += n.Echoes
+		sum.Suppressed += n.Suppressed
+		sum.Malformed += n.Malformed
+		sum.Stale += n.Stale
+		sum.Evicted += n.Evicted
+	}
+	return sum, c.lost
+}

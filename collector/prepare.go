@@ -1,0 +1,97 @@
+package collector
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Prepare makes the surroundings in which the mode's configuration starts without a flag: it gives the environment variables
+// that are not set a value that works on this machine, makes the folders, and clears away a socket that a killed agent left.
+func Prepare(m Mode) error {
+	if os.Getenv("PITCREW_NODE") == "" {
+		name := os.Getenv("NODE_NAME") // by the downward API
+		if name == "" {
+			var err error
+			if name, err = os.Hostname(); err != nil {
+				return fmt.Errorf("node has no name; set PITCREW_NODE: %w", err)
+			}
+		}
+		if err := os.Setenv("PITCREW_NODE", name); err != nil {
+			return err
+		}
+	}
+	if self := os.Getenv("PITCREW_SELF"); self != "" { // host:port, as the other addresses are; the SDK wants them apart
+		host, port, err := net.SplitHostPort(self)
+		if err != nil {
+			return fmt.Errorf("PITCREW_SELF: %w", err)
+		}
+		if err := errors.Join(os.Setenv("PITCREW_SELF_HOST", host), os.Setenv("PITCREW_SELF_PORT", port)); err != nil {
+			return err
+		}
+	}
+	if m == Gateway {
+		return nil
+	}
+	user, err := os.UserCacheDir()
+	if err != nil {
+		user = filepath.Join(os.TempDir(), fmt.Sprintf("pitcrew-%d", os.Getuid()))
+	}
+	for _, d := range []struct{ env, root, user string }{
+		{"PITCREW_RUN_DIR", "/run/pitcrew", filepath.Join(user, "pitcrew", "run")},
+		{"PITCREW_STATE_DIR", "/var/lib/pitcrew", filepath.Join(user, "pitcrew", "state")},
+	} {
+		if err := folder(d.env, d.root, d.user); err != nil {
+			return err
+		}
+	}
+	if m != Agent {
+		return nil
+	}
+	return clearSocket(socket())
+}
+
+// folder makes the folder that the variable names; without one the system's, or the user's own where that may not be written.
+func folder(env, system, user string) error {
+	if dir := os.Getenv(env); dir != "" {
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			return fmt.Errorf("%s: %w", env, err)
+		}
+		return nil
+	}
+	dir := system
+	if os.MkdirAll(dir, 0o750) != nil || syscall.Access(dir, 2) != nil {
+		dir = user
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			return fmt.Errorf("no folder can be written; set %s: %w", env, err)
+		}
+	}
+	return os.Setenv(env, dir)
+}
+
+// clearSocket removes a socket on which nobody listens. One in use is left, and starting then fails on it by name.
+func clearSocket(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode()&fs.ModeSocket == 0 {
+		return fmt.Errorf("%s is in the way and is no socket; move it, or set PITCREW_RUN_DIR", path)
+	}
+	c, err := net.Dial("unix", path)
+	if err == nil {
+		_ = c.Close()
+		return fmt.Errorf("another agent listens on %s; end it, or set PITCREW_RUN_DIR", path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return err
+	}
+	return os.Remove(path)
+}
