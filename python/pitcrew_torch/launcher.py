@@ -125,8 +125,8 @@ class Launcher:
         before = self._said()
         command(message)
         self._settle()
-        if self._said() == before:
-            connection.send(before)  # nothing changed: the agent hears how things stand all the same
+        if self._said() == before and not self._dying:
+            connection.send(before)  # nothing changed and nothing will: the agent hears how things stand all the same
 
     def _alone(self, message):
         wait = message.get("heal_wait_s")
@@ -307,8 +307,10 @@ class Launcher:
         return {"t": "state", "state": self.state, "attempt": self.attempt, "pids": pids}
 
     def _become(self, state):
+        before = self._said()
         self.state = state
-        self._server.broadcast(self._said())
+        if self._said() != before or state == "running":
+            self._server.broadcast(self._said())
 
     def _after(self, seconds, act):
         self._deadline = (self._clock() + seconds, act)

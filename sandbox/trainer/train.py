@@ -7,7 +7,7 @@ torch, gloo, the checkpoints, the processes.
 The data of a step follows from its number, so a run resumed from step S repeats the losses of an uninterrupted one bit
 for bit. Run it with torchrun or `python -m pitcrew_torch.run`. Settings, all from the environment:
 
-    STEP_SECONDS (0.1) · TOTAL_STEPS (1000000) · CKPT_DIR · CKPT_EVERY (20) · PITCREW_SIM_GPU: files, comma-separated, or
+    STEP_SECONDS (0.1) · TOTAL_STEPS (1000000) · CKPT_DIR or PITCREW_CKPT_DIR · CKPT_EVERY (20) · PITCREW_SIM_GPU: files, comma-separated, or
     a directory with one file per local rank · PITCREW_TRAIN_LOG: directory for rank-<R>.log, one line a step:
     step, loss (hexadecimal float), attempt, rank, unix time
 """
@@ -58,7 +58,7 @@ def main():
     hook = pitcrew.attach(
         model,
         optimizer,
-        checkpoint_dir=os.environ.get("CKPT_DIR"),
+        checkpoint_dir=os.environ.get("CKPT_DIR") or os.environ.get("PITCREW_CKPT_DIR"),
         checkpoint_every=int(os.environ.get("CKPT_EVERY", 20)),
         step_on="call",
     )
