@@ -1,8 +1,10 @@
 package kernel
 
 import (
+	"bytes"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pitcrew/pitcrew/rules"
@@ -371,14 +373,22 @@ func (f *Folder) keyOf(e *Event) entryKey {
 // clone copies what points into the line.
 func (e *Event) clone() Event {
 	c := *e
-	c.Process, c.Action, c.Unit = slices.Clone(e.Process), slices.Clone(e.Action), slices.Clone(e.Unit)
+	c.Process, c.Action, c.Unit = own(e.Process), own(e.Action), own(e.Unit)
 	c.Text = nil // Report.Line has it
 	return c
+}
+
+// own returns a copy that is valid UTF-8 and nil for nil.
+func own(b []byte) []byte {
+	if b == nil {
+		return nil
+	}
+	return bytes.ToValidUTF8(slices.Clone(b), []byte("\uFFFD"))
 }
 
 func clip(b []byte, n int) string {
 	if len(b) > n {
 		b = b[:n]
 	}
-	return string(b)
+	return strings.ToValidUTF8(string(b), "\uFFFD")
 }

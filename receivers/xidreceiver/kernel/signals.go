@@ -4,20 +4,20 @@ import "bytes"
 
 // phrase maps words of a line to the kind and case that rules know it by.
 type phrase struct {
-	words string
+	words []byte
 	kind  Kind
 	is    string
 }
 
 var nvrmPhrases = []phrase{
-	{"RmInitAdapter failed", GPUInit, initFailed},
-	{"RmInitAdapter: Cannot", GPUInit, initFailed},
-	{"rm_init_adapter failed", GPUInit, initFailed},
-	{"Cannot attach gpu", GPUInit, initFailed},
-	{"failed to wait for GFW_BOOT", GPUInit, initFailed},
-	{"cannot proceed with booting GSP", GSP, gspFault},
-	{"Received signal from GSP that", GSP, gspFault},
-	{"Rate limiting GSP RPC error prints", GSP, gspFault},
+	{[]byte("RmInitAdapter failed"), GPUInit, initFailed},
+	{[]byte("RmInitAdapter: Cannot"), GPUInit, initFailed},
+	{[]byte("rm_init_adapter failed"), GPUInit, initFailed},
+	{[]byte("Cannot attach gpu"), GPUInit, initFailed},
+	{[]byte("failed to wait for GFW_BOOT"), GPUInit, initFailed},
+	{[]byte("cannot proceed with booting GSP"), GSP, gspFault},
+	{[]byte("Received signal from GSP that"), GSP, gspFault},
+	{[]byte("Rate limiting GSP RPC error prints"), GSP, gspFault},
 }
 
 const (
@@ -26,36 +26,36 @@ const (
 )
 
 var aerPhrases = []phrase{
-	{"AER: can't recover", AER, "unrecovered"},
-	{"AER: device recovery failed", AER, "unrecovered"},
-	{"severity=Corrected", AER, "correctable"},
-	{"severity=Correctable", AER, "correctable"},
-	{"severity=Uncorrected (Non-Fatal)", AER, "uncorrected non-fatal"},
-	{"severity=Uncorrectable (Non-Fatal)", AER, "uncorrected non-fatal"},
-	{"severity=Uncorrected (Fatal)", AER, "uncorrected fatal"},
-	{"severity=Uncorrectable (Fatal)", AER, "uncorrected fatal"},
-	{"Correctable error", AER, "correctable"},
-	{"Corrected error", AER, "correctable"},
-	{"Uncorrectable (Non-Fatal) error", AER, "uncorrected non-fatal"},
-	{"Uncorrected (Non-Fatal) error", AER, "uncorrected non-fatal"},
-	{"Uncorrectable (Fatal) error", AER, "uncorrected fatal"},
-	{"Uncorrected (Fatal) error", AER, "uncorrected fatal"},
+	{[]byte("AER: can't recover"), AER, "unrecovered"},
+	{[]byte("AER: device recovery failed"), AER, "unrecovered"},
+	{[]byte("severity=Corrected"), AER, "correctable"},
+	{[]byte("severity=Correctable"), AER, "correctable"},
+	{[]byte("severity=Uncorrected (Non-Fatal)"), AER, "uncorrected non-fatal"},
+	{[]byte("severity=Uncorrectable (Non-Fatal)"), AER, "uncorrected non-fatal"},
+	{[]byte("severity=Uncorrected (Fatal)"), AER, "uncorrected fatal"},
+	{[]byte("severity=Uncorrectable (Fatal)"), AER, "uncorrected fatal"},
+	{[]byte("Correctable error"), AER, "correctable"},
+	{[]byte("Corrected error"), AER, "correctable"},
+	{[]byte("Uncorrectable (Non-Fatal) error"), AER, "uncorrected non-fatal"},
+	{[]byte("Uncorrected (Non-Fatal) error"), AER, "uncorrected non-fatal"},
+	{[]byte("Uncorrectable (Fatal) error"), AER, "uncorrected fatal"},
+	{[]byte("Uncorrected (Fatal) error"), AER, "uncorrected fatal"},
 }
 
 var mlx5Phrases = []phrase{
-	{"Detected insufficient power", MLX5, "slot power"},
-	{"Cable unplugged", MLX5, "cable"},
-	{"Cable error", MLX5, "cable"},
-	{"Link down", MLX5, "link down"},
-	{"health compromised", MLX5, "health"},
-	{"assert_var", MLX5, "health"},
-	{"failed, status ", MLX5, "command failed"},
+	{[]byte("Detected insufficient power"), MLX5, "slot power"},
+	{[]byte("Cable unplugged"), MLX5, "cable"},
+	{[]byte("Cable error"), MLX5, "cable"},
+	{[]byte("Link down"), MLX5, "link down"},
+	{[]byte("health compromised"), MLX5, "health"},
+	{[]byte("assert_var"), MLX5, "health"},
+	{[]byte("failed, status "), MLX5, "command failed"},
 }
 
 // nvrmSignal reads the driver's lines that carry no Xid.
 func nvrmSignal(line, rest []byte, e *Event) Result {
 	for i := range nvrmPhrases {
-		if ph := &nvrmPhrases[i]; bytes.Contains(rest, []byte(ph.words)) {
+		if ph := &nvrmPhrases[i]; bytes.Contains(rest, ph.words) {
 			e.reset(ph.kind, line)
 			e.Case = ph.is
 			e.PCI = anyAddress(rest)
@@ -91,7 +91,7 @@ func mlx5(line []byte, e *Event) Result {
 
 func signal(phrases []phrase, a Address, line, rest []byte, e *Event) Result {
 	for i := range phrases {
-		if ph := &phrases[i]; bytes.Contains(rest, []byte(ph.words)) {
+		if ph := &phrases[i]; bytes.Contains(rest, ph.words) {
 			e.reset(ph.kind, line)
 			e.Case, e.PCI = ph.is, a
 			return IsEvent

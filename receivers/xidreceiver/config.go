@@ -1,0 +1,51 @@
+package xidreceiver
+
+import (
+	"errors"
+	"path/filepath"
+	"time"
+
+	"go.opentelemetry.io/collector/component"
+)
+
+// Config is the receiver's configuration.
+type Config struct {
+	// Path is the kernel log: /dev/kmsg, or a FIFO or file in its record format.
+	Path string `mapstructure:"path"`
+	// BootIDPath is read for the id of this boot.
+	BootIDPath string `mapstructure:"boot_id_path"`
+	// StorageID names a storage extension in which the position is kept. Without
+	// one, a restart takes what is younger than NewsWindow for news once more.
+	StorageID *component.ID `mapstructure:"storage"`
+	// NewsWindow is how old a line may be, when there is no stored position, and
+	// still be news. Older ones are emitted as history.
+	NewsWindow time.Duration `mapstructure:"news_window"`
+	// Rules is a YAML file laid over the built-in tables.
+	Rules string `mapstructure:"rules"`
+	// Cluster and Node become resource attributes; empty ones are left out.
+	Cluster string `mapstructure:"cluster"`
+	Node    string `mapstructure:"node"`
+}
+
+func createDefaultConfig() component.Config {
+	return &Config{
+		Path:       "/dev/kmsg",
+		BootIDPath: "/proc/sys/kernel/random/boot_id",
+		NewsWindow: 10 * time.Minute,
+	}
+}
+
+// Validate reports all faults at once.
+func (c *Config) Validate() error {
+	var errs []error
+	if !filepath.IsAbs(c.Path) {
+		errs = append(errs, errors.New("path: an absolute path is wanted, such as /dev/kmsg"))
+	}
+	if !filepath.IsAbs(c.BootIDPath) {
+		errs = append(errs, errors.New("boot_id_path: an absolute path is wanted, such as /proc/sys/kernel/random/boot_id"))
+	}
+	if c.NewsWindow < 0 {
+		errs = append(errs, errors.New("news_window: must not be negative"))
+	}
+	return errors.Join(errs...)
+}

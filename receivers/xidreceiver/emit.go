@@ -1,0 +1,163 @@
+package xidreceiver
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/collector/consumer/consumererror"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/plog"
+	"go.uber.org/zap"
+
+	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
+	"github.com/pitcrew/pitcrew/rules"
+)
+
+var severities = map[rules.Severity]plog.SeverityNumber{
+	rules.Info:     plog.SeverityNumberInfo,
+	rules.Warning:  plog.SeverityNumberWarn,
+	rules.Critical: plog.SeverityNumberError,
+	rules.Fatal:    plog.SeverityNumberFatal,
+}
+
+// emit hands a report to the pipeline, and keeps the position once it is taken.
+func (r *logReceiver) emit(ctx context.Context, rep *kernel.Report) {
+	logs, rec := r.newRecord(eventPrefix+string(rep.Event.Kind), rep.Stamp.At)
+	rec.SetSeverityNumber(severities[rep.Verdict.Severity])
+	rec.SetSeverityText(string(rep.Verdict.Severity))
+	rec.Body().SetStr(rep.Line)
+	r.attributes(rec.Attributes(), rep)
+	if !r.consume(ctx, logs) {
+		r.follow.owing = true
+	}
+	if !r.follow.owing {
+		r.follow.taken = r.follow.last
+		r.save(ctx)
+	}
+}
+
+func (r *logReceiver) attributes(a pcommon.Map, rep *kernel.Report) {
+	e, v := &rep.Event, &rep.Verdict
+	a.EnsureCapacity(20)
+	str := func(name, value string) {
+		if value != "" {
+			a.PutStr(name, value)
+		}
+	}
+	num := func(name string, value int, has bool) {
+		if has {
+			a.PutInt(name, int64(value))
+		}
+	}
+	coded := e.Kind == kernel.Xid || e.Kind == kernel.SXid
+	num(attrCode, e.Code, coded)
+	str(attrName, v.Name)
+	if coded {
+		a.PutBool(attrKnown, v.Known)
+	}
+	str(attrPCI, e.PCI.String())
+	str(attrHardwareID, r.parser.UUID(e.PCI))
+	str(attrMIG, e.MIG())
+	num(attrPID, e.PID, e.PID > 0)
+	str(attrProcess, string(e.Process))
+	if e.Word != kernel.Unsaid {
+		a.PutBool(attrFatal, e.Word == kernel.Fatal)
+	}
+	str(attrSeverity, string(v.Severity))
+	str(attrAdvice, string(v.Advice))
+	str(attrAction, string(e.Action))
+	num(attrClears, v.Clears, v.Clears != 0)
+	num(attrCausedBy, e.CausedBy, e.CausedBy != 0)
+	str(attrUnit, string(e.Unit))
+	num(attrLink, e.Link, e.Link >= 0)
+	str(attrInvestigate, v.Investigate)
+	str(attrDetail, rep.Detail)
+	a.PutBool(attrEcho, rep.Echo)
+	str(attrCause, signalName(rep.Cause))
+	a.PutInt(attrCount, int64(rep.Count))
+	str(attrBootID, r.follow.boot)
+	a.PutInt(attrSeq, int64(rep.Stamp.Seq))
+	a.PutBool(attrHistory, rep.Stamp.History)
+}
+
+// signalName gives xid/48, or gpu_lost for what has no code.
+func signalName(c kernel.Code) string {
+	if c.Kind == kernel.Xid || c.Kind == kernel.SXid {
+		return string(c.Kind) + "/" + strconv.Itoa(c.Code)
+	}
+	return string(c.Kind)
+}
+
+func (r *logReceiver) emitLost(ctx context.Context, l *lostLines) {
+	logs, rec := r.newRecord(eventLinesLost, l.at)
+	rec.SetSeverityNumber(plog.SeverityNumberWarn)
+	rec.SetSeverityText(string(rules.Warning))
+	rec.Body().SetStr(strconv.FormatUint(l.count, 10) + " kernel log records were lost before they were read")
+	a := rec.Attributes()
+	a.PutInt(attrCount, int64(l.count))
+	a.PutStr(attrReason, l.reason)
+	a.PutStr(attrBootID, r.follow.boot)
+	a.PutInt(attrSeq, int64(r.follow.last.Seq))
+	r.consume(ctx, logs)
+}
+
+func (r *logReceiver) newRecord(event string, at time.Duration) (plog.Logs, plog.LogRecord) {
+	logs := plog.NewLogs()
+	rl := logs.ResourceLogs().AppendEmpty()
+	res := rl.Resource().Attributes()
+	for _, kv := range [][2]string{{resCluster, r.cfg.Cluster}, {resNode, r.cfg.Node}, {resBootID, r.follow.boot}} {
+		if kv[1] != "" {
+			res.PutStr(kv[0], kv[1])
+		}
+	}
+	sl := rl.ScopeLogs().AppendEmpty()
+	sl.Scope().SetName(scope)
+	rec := sl.LogRecords().AppendEmpty()
+	rec.SetEventName(event)
+	rec.SetTimestamp(pcommon.NewTimestampFromTime(r.clock.wall(at)))
+	rec.SetObservedTimestamp(pcommon.NewTimestampFromTime(r.clock.now()))
+	return logs, rec
+}
+
+// Waits between attempts to hand on a record that the pipeline did not take.
+const (
+	retryFirst = 50 * time.Millisecond
+	retryMost  = 5 * time.Second
+)
+
+// consume hands records on until they are taken, and reports whether they were.
+// Meanwhile nothing is read: the kernel's ring is the queue. Records that the
+// pipeline refuses for good are counted and given up.
+func (r *logReceiver) consume(ctx context.Context, logs plog.Logs) bool {
+	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
+		err := r.next.ConsumeLogs(context.WithoutCancel(ctx), logs)
+		switch {
+		case err == nil:
+			return true
+		case consumererror.IsPermanent(err):
+			r.tel.wasRefused.Add(ctx, 1)
+			r.set.Logger.Error("the pipeline refused an event for good", zap.Error(err))
+			return true
+		case ctx.Err() != nil:
+			return false
+		}
+		if wait == retryFirst {
+			r.set.Logger.Warn("the pipeline did not take an event; trying again", zap.Error(err))
+		}
+		pause(ctx, wait)
+	}
+}
+
+// save keeps the position up to which the pipeline has taken everything.
+func (r *logReceiver) save(ctx context.Context) {
+	f := &r.follow
+	if f.taken.BootID == f.saved.BootID && f.taken.Seq == f.saved.Seq && f.taken.Usec == f.saved.Usec {
+		return
+	}
+	if err := savePosition(context.WithoutCancel(ctx), r.store, f.taken, r.parser.UUIDs()); err != nil {
+		r.set.Logger.Warn("the position in the kernel log could not be stored; a restart may repeat events", zap.Error(err))
+		return
+	}
+	f.saved = f.taken
+}

@@ -1,0 +1,182 @@
+package tail
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// printSize is how much of a file's beginning is remembered, to notice one that
+// was truncated and written again to more than its old length.
+const printSize = 64
+
+// file reads a regular file as others append to it.
+type file struct {
+	ctx     context.Context
+	path    string
+	f       *os.File
+	offset  int64
+	print   []byte // the first bytes, at most printSize
+	watch   *fsnotify.Watcher
+	timer   *time.Timer
+	split   splitter
+	live    bool
+	suspect bool // the name may stand for another file now
+}
+
+func openFile(ctx context.Context, path string) (*file, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, err
+	}
+	// Watch before the first read, so that nothing falls in between.
+	watch, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w (is fs.inotify.max_user_instances used up?)", path, err)
+	}
+	if err := watch.Add(filepath.Dir(real)); err != nil {
+		watch.Close()
+		return nil, fmt.Errorf("watch %s: %w", filepath.Dir(real), err)
+	}
+	f, err := os.Open(real)
+	if err != nil {
+		watch.Close()
+		return nil, err
+	}
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	return &file{ctx: ctx, path: real, f: f, watch: watch, timer: timer}, nil
+}
+
+func (s *file) Next(deadline time.Time) ([]byte, error) {
+	for {
+		if line, ok := s.split.next(); ok {
+			return line, nil
+		}
+		n, err := s.f.ReadAt(s.split.room(), s.offset)
+		if n > 0 {
+			s.offset += int64(n)
+			s.split.took(n)
+			continue
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		restarted, err := s.check()
+		if err != nil {
+			return nil, err
+		}
+		if restarted {
+			return nil, ErrRestarted
+		}
+		s.live = true
+		if err := s.wait(deadline); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// check looks, at the end of the file, whether it is still the one to read.
+func (s *file) check() (restarted bool, err error) {
+	info, err := s.f.Stat()
+	if err != nil {
+		return false, err
+	}
+	if info.Size() < s.offset || !s.samePrint() {
+		s.offset, s.print = 0, nil
+		s.split.reset()
+		return true, nil
+	}
+	if !s.suspect {
+		return false, nil
+	}
+	s.suspect = false
+	now, err := os.Stat(s.path)
+	if err != nil {
+		return false, err
+	}
+	if os.SameFile(info, now) {
+		return false, nil
+	}
+	if info.Size() > s.offset { // the old file has grown since: read it out first
+		s.suspect = true
+		return false, nil
+	}
+	f, err := os.Open(s.path)
+	if err != nil {
+		return false, err
+	}
+	s.f.Close()
+	s.f, s.offset, s.print = f, 0, nil
+	s.split.reset()
+	return true, nil
+}
+
+// samePrint compares the file's first bytes with what they were.
+func (s *file) samePrint() bool {
+	var buf [printSize]byte
+	n, _ := s.f.ReadAt(buf[:min(int64(printSize), s.offset)], 0)
+	if !bytes.HasPrefix(buf[:n], s.print) {
+		return false
+	}
+	if len(s.print) < n {
+		s.print = append(s.print[:0], buf[:n]...)
+	}
+	return true
+}
+
+// wait blocks until the file may have changed.
+func (s *file) wait(deadline time.Time) error {
+	if s.suspect {
+		return nil
+	}
+	var expired <-chan time.Time
+	if !deadline.IsZero() {
+		s.timer.Reset(time.Until(deadline))
+		defer s.timer.Stop()
+		expired = s.timer.C
+	}
+	for {
+		select {
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		case <-expired:
+			return ErrDeadline
+		case err, ok := <-s.watch.Errors:
+			if !ok {
+				return os.ErrClosed
+			}
+			if !errors.Is(err, fsnotify.ErrEventOverflow) {
+				return err
+			}
+			s.suspect = true
+			return nil
+		case ev, ok := <-s.watch.Events:
+			if !ok {
+				return os.ErrClosed
+			}
+			if ev.Name != s.path {
+				continue
+			}
+			if ev.Op != fsnotify.Write {
+				s.suspect = true
+			}
+			return nil
+		}
+	}
+}
+
+func (s *file) Live() bool      { return s.live }
+func (s *file) Device() bool    { return false }
+func (s *file) Clipped() uint64 { return s.split.clipped }
+
+func (s *file) Close() error {
+	return errors.Join(s.watch.Close(), s.f.Close())
+}

@@ -1,0 +1,60 @@
+package xidreceiver
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
+)
+
+// telemetry is what the receiver says of itself. Lines are counted on the hot
+// path, so theirs is an atomic that the meter reads.
+type telemetry struct {
+	lines                                                  atomic.Int64
+	lost, malformed, clipped, events, reopened, wasRefused metric.Int64Counter
+}
+
+func newTelemetry(meter metric.Meter) (*telemetry, error) {
+	t := &telemetry{}
+	var errs []error
+	counter := func(name, unit, what string) metric.Int64Counter {
+		c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(what))
+		errs = append(errs, err)
+		return c
+	}
+	_, err := meter.Int64ObservableCounter(metricLines, metric.WithUnit("{line}"),
+		metric.WithDescription("Kernel log records read."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			o.Observe(t.lines.Load())
+			return nil
+		}))
+	errs = append(errs, err)
+	t.lost = counter(metricLost, "{line}", "Kernel log records that were lost before they were read, by reason.")
+	t.malformed = counter(metricMalformed, "{line}", "Lines that are no kernel record, or begin like an Xid and cannot be read.")
+	t.clipped = counter(metricClipped, "{line}", "Lines that were cut because they were too long.")
+	t.events = counter(metricEvents, "{event}", "Events seen in the kernel log, repeats included, by kind and code.")
+	t.reopened = counter(metricReopened, "{time}", "Times the kernel log was opened again after a failure, or began anew.")
+	t.wasRefused = counter(metricRefused, "{record}", "Log records that the pipeline refused for good.")
+	return t, errors.Join(errs...)
+}
+
+func (t *telemetry) event(e *kernel.Event, known bool) {
+	code := "unknown" // keeps invented codes from making series without end
+	switch {
+	case e.Kind != kernel.Xid && e.Kind != kernel.SXid:
+		code = ""
+	case known:
+		code = strconv.Itoa(e.Code)
+	}
+	t.events.Add(context.Background(), 1, metric.WithAttributes(
+		attribute.String("kind", string(e.Kind)), attribute.String("code", code)))
+}
+
+func (t *telemetry) lose(n uint64, reason string) {
+	t.lost.Add(context.Background(), int64(n), metric.WithAttributes(attribute.String("reason", reason)))
+}
