@@ -33,6 +33,8 @@ type Event struct {
 	Err      error
 	// Replayed is true for what was so before the subscription.
 	Replayed bool
+
+	once any // same for the same happening, where it can be told twice: live and in a replay
 }
 
 // eventBuffer is how many events may wait for a subscriber. A node has tens of ranks; thousands wait only for one that hangs.
@@ -62,12 +64,22 @@ func (f *Fleet) Subscribe(handle func(Event)) (stop func()) {
 	f.mu.Unlock()
 	go func() {
 		defer close(s.done)
+		told := map[any]bool{}
 		for _, p := range pods {
 			for _, e := range p.standing() {
+				if e.once != nil {
+					told[e.once] = true
+				}
 				handle(e)
 			}
 		}
-		s.run(ctx, handle)
+		s.run(ctx, func(e Event) {
+			if e.once != nil && told[e.once] {
+				delete(told, e.once)
+				return
+			}
+			handle(e)
+		})
 	}()
 	return func() {
 		f.mu.Lock()
@@ -129,9 +141,9 @@ func (p *Pod) standing() []Event {
 		r.mu.Unlock()
 		switch {
 		case live != nil:
-			out = append(out, Event{Kind: RankAttached, PodUID: p.uid, Rank: r, Hello: *live, Replayed: true})
+			out = append(out, Event{Kind: RankAttached, PodUID: p.uid, Rank: r, Hello: *live, Replayed: true, once: live})
 		case exit != nil:
-			out = append(out, Event{Kind: RankExited, PodUID: p.uid, Rank: r, Exit: exit, Replayed: true})
+			out = append(out, Event{Kind: RankExited, PodUID: p.uid, Rank: r, Exit: exit, Replayed: true, once: exit})
 		}
 	}
 	return out

@@ -197,7 +197,7 @@ func (r *Rank) greeted(l *life, s *Session, again bool) error {
 	r.live, r.livePID, r.exit = &h, l.pid, nil
 	r.mu.Unlock()
 	if !again {
-		r.pod.fleet.publish(Event{Kind: RankAttached, PodUID: r.pod.uid, Rank: r, Hello: h})
+		r.pod.fleet.publish(Event{Kind: RankAttached, PodUID: r.pod.uid, Rank: r, Hello: h, once: &h})
 	}
 	return nil
 }
@@ -257,7 +257,7 @@ func (r *Rank) report(x RankExit, fresh bool) {
 	r.mu.Lock()
 	r.reported, r.exit = p, &x
 	r.mu.Unlock()
-	r.pod.fleet.publish(Event{Kind: RankExited, PodUID: r.pod.uid, Rank: r, Exit: &x})
+	r.pod.fleet.publish(Event{Kind: RankExited, PodUID: r.pod.uid, Rank: r, Exit: &x, once: &x})
 }
 
 // idle implements peerEvents: nobody listens. Either the process is about to, or it died before this agent came.
