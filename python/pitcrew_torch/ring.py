@@ -19,7 +19,7 @@ HEADER_SIZE = 4096
 RECORD_SIZE = 128
 CAPACITY = 1024
 
-FLAG_LAUNCHER, FLAG_CAN_SAVE, FLAG_SNAPSHOT = 1, 2, 4
+FLAG_LAUNCHER, FLAG_CAN_SAVE, FLAG_SNAPSHOT, FLAG_RESUMED = 1, 2, 4, 8
 EXIT_RUNNING, EXIT_CLEAN, EXIT_EXCEPTION = 0, 1, 2
 RECORD_LOSS, RECORD_GRAD_NORM, RECORD_NOT_FINITE = 1, 2, 4
 
@@ -54,6 +54,7 @@ HEADER = {
     "checkpoint_step": (560, "Q"),
     "checkpoint_ns": (568, "Q"),
     "checkpoint_save_ns": (576, "Q"),
+    "resumed_step": (584, "Q"),
     "section_name": (592, "32s"),
     "last_error": (640, "256s"),
 }
@@ -186,8 +187,10 @@ class Ring:
 
     def resumed(self, step, now):
         """Training goes on from step: the header says so, no record is written."""
-        self._u64[_STEP] = step
+        self._u64[_U64["resumed_step"]] = step
         self._u64[_STEP_NS] = now
+        self._u64[_STEP] = step
+        self._u32[_U32["flags"]] |= FLAG_RESUMED
 
     def record(self, step, now, duration, section=1, flags=0, loss=0.0, grad_norm=0.0, samples=0, optimizer=0):
         """A step ended. Called on the training thread: a few stores, no system call."""

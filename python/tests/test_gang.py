@@ -151,6 +151,7 @@ def test_a_killed_or_stopped_rank_costs_the_steps_since_the_last_periodic_checkp
     wait_until(lambda: pod.ring(0)["attempt"] == 1 and pod.step(0) > 30 and pod.step(1) > 30, what="attempt 1's steps")
     resumed = [s for s, _, a in job.steps(0) if a == 1][0]
     assert resumed == 21
+    assert pod.ring(0)["resumed_step"] == 20 and pod.ring(0)["flags"] & 8
     assert_as_uninterrupted(job, uninterrupted)
 
 
