@@ -26,6 +26,7 @@ type Mode string
 // Modes. Without one the collector is the node's agent.
 const (
 	Agent   Mode = "agent"
+	DCGM    Mode = "dcgm"
 	Gateway Mode = "gateway"
 )
 
@@ -34,6 +35,7 @@ var modes = []struct {
 	about string
 }{
 	{Agent, "Run on a node: kernel log, ranks and GPU samples → findings on NATS"},
+	{DCGM, "Run beside the agent, in a process of its own: GPU samples from DCGM → the agent's socket"},
 	{Gateway, "Run once or a few times a cluster: metrics of many nodes for dashboards"},
 }
 
@@ -60,8 +62,9 @@ func Settings(m Mode) (otelcol.CollectorSettings, error) {
 		uris = append(uris, "file:"+o)
 	}
 	return otelcol.CollectorSettings{
-		Factories: Factories,
-		BuildInfo: component.BuildInfo{Command: "pitcrew-collector", Description: "Pitcrew's OpenTelemetry Collector", Version: version()},
+		Factories:             Factories,
+		SkipSettingGRPCLogger: true, // it says every attempt to connect; components say what matters once
+		BuildInfo:             component.BuildInfo{Command: "pitcrew-collector", Description: "Pitcrew's OpenTelemetry Collector", Version: version()},
 		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
 			URIs: uris, DefaultScheme: "env",
 			ProviderFactories: []confmap.ProviderFactory{envprovider.NewFactory(), fileprovider.NewFactory(), yamlprovider.NewFactory()},

@@ -24,12 +24,18 @@ import (
 
 	"github.com/pitcrew/pitcrew/collector/detectorconnector"
 	"github.com/pitcrew/pitcrew/collector/natsexporter"
+	"github.com/pitcrew/pitcrew/receivers/dcgmreceiver"
+	"github.com/pitcrew/pitcrew/receivers/torchreceiver"
+	"github.com/pitcrew/pitcrew/receivers/xidreceiver"
 )
 
 // The distribution: what a configuration may name. manifest.yaml says the same to the OpenTelemetry Collector Builder; a test
 // keeps the two equal.
 func receivers() []receiver.Factory {
 	return []receiver.Factory{
+		xidreceiver.NewFactory(),
+		torchreceiver.NewFactory(),
+		dcgmreceiver.NewFactory(),
 		otlpreceiver.NewFactory(),
 	}
 }

@@ -12,7 +12,7 @@ import (
 type Value struct {
 	Metric string
 	Series string // tells series of one metric and GPU apart, and is otherwise not read
-	Kind   string // of hw.errors: corrected | uncorrected
+	Kind   string // of hw.errors: corrected | uncorrected; of pitcrew.gpu.health: the system
 	GPU    string // UUID
 	PCI    string
 	Time   time.Time
@@ -40,11 +40,18 @@ type gpuRule struct {
 	quiet        time.Duration // rises: so long without a rise ends the condition
 }
 
+// healthWarning is DCGM's word that a watched system is not well but works; above it the system failed.
+const healthWarning = 1
+
 var gpuRules = []gpuRule{
 	{"pitcrew.gpu.status", "", below, 1, "gpu/lost", "lost", event.Fatal, "reboot-node", "1", 0},
 	{"pitcrew.gpu.row_remap.failed", "", above, 0, "gpu/row-remap.failed", "row-remap", event.Fatal, "drain-and-rma", "1", 0},
 	{"pitcrew.gpu.row_remap.pending", "", above, 0, "gpu/row-remap.pending", "row-remap", event.Critical, "reset-gpu", "1", 0},
 	{"hw.errors", "uncorrected", rises, 0, "gpu/ecc", "ecc", event.Critical, "reset-gpu", "{error}", 10 * time.Minute},
+	{"pitcrew.gpu.health", "mem", above, healthWarning, "gpu/ecc.health", "ecc", event.Critical, "reset-gpu", "1", 0},
+	{"pitcrew.gpu.health", "thermal", above, healthWarning, "gpu/thermal", "thermal", event.Critical, "contact-support", "1", 0},
+	{"pitcrew.gpu.health", "nvlink", above, healthWarning, "gpu/nvlink", "nvlink", event.Critical, "check-nvlink/fabric", "1", 0},
+	{"pitcrew.gpu.health", "pcie", above, healthWarning, "gpu/pcie", "pcie", event.Critical, "reboot-node", "1", 0},
 }
 
 const (

@@ -23,6 +23,7 @@ type Kernel struct {
 	Name     string // what the receiver knows beyond the table; empty or zero: the table says
 	Severity event.Severity
 	Advice   string
+	Clears   int // the code whose condition this one ends
 
 	Fatal, Said bool // of an SXid: what the line says of itself, and whether it says it
 	Echo, Burst bool // of a burst: follows from a line before it, and whether the receiver grouped bursts at all
@@ -100,8 +101,9 @@ func (e *Engine) kernelCode(k Kernel) {
 	}
 	t := event.Target{GPU: k.GPU, PCI: k.PCI, MIG: k.MIG}
 	code := strconv.Itoa(k.Code)
-	if row.Clears > 0 {
-		key := kernelKey(k.Kind, strconv.Itoa(row.Clears), t)
+	def(&k.Clears, row.Clears)
+	if k.Clears > 0 {
+		key := kernelKey(k.Kind, strconv.Itoa(k.Clears), t)
 		if k.History {
 			e.forget(key)
 		}

@@ -39,9 +39,9 @@ type Rank struct {
 	Target       event.Target // pod, rank, local rank, world size, attempt
 	Time         time.Time
 	Step         int64
-	StepAge      float64 // seconds since the last step ended
-	StepDuration float64 // of the last step, seconds
-	HeartbeatAge float64 // seconds
+	StepAge      float64   // seconds since the last step ended
+	Durations    []float64 // of steps that ended since the sample before, seconds; of the first sample, steps before it
+	HeartbeatAge float64   // seconds
 	Section      int
 }
 
@@ -55,6 +55,7 @@ type Exit struct {
 	Signal   int
 	Error    string
 	Step     int64
+	History  bool // so far back that it is no news: the condition alone
 }
 
 type rankKey struct {
@@ -72,7 +73,7 @@ type rank struct {
 	seen                time.Time
 
 	step    int64
-	stepped int // steps seen to end in this attempt
+	stepped int // above 0 once a step was seen to end in this attempt
 	steps   sketch
 	over    int
 
@@ -146,8 +147,11 @@ func (e *Engine) judgeRank(r *rank, s Rank) {
 		s.Section = sectionOther
 	}
 	r.enter(s)
+	for _, d := range s.Durations {
+		e.learnStep(r, d)
+		r.stepped++
+	}
 	if !r.first && s.Step > r.step {
-		e.learnStep(r, s)
 		r.stepped++
 		why := event.Evidence{Signal: "pitcrew.train.step", Unit: "{step}", Value: num(float64(s.Step)), Baseline: "self"}
 		for _, key := range []string{r.dead, r.hung, r.stalled} {
@@ -211,15 +215,15 @@ func (r *rank) enter(s Rank) {
 }
 
 // learnStep keeps a stall from becoming the norm: a duration beyond the limit counts only when several come in a row.
-func (e *Engine) learnStep(r *rank, s Rank) {
-	if limit, learnt := e.limit(r, sectionStep); learnt > 0 && s.StepDuration > limit {
+func (e *Engine) learnStep(r *rank, duration float64) {
+	if limit, learnt := e.limit(r, sectionStep); learnt > 0 && duration > limit {
 		if r.over++; r.over < outliers {
 			return
 		}
 	} else {
 		r.over = 0
 	}
-	r.steps.add(s.StepDuration)
+	r.steps.add(duration)
 }
 
 // limit is how old a step may get in a section, in seconds, and the p99 from which that was learnt (0: not learnt yet).
@@ -275,7 +279,7 @@ func (e *Engine) judgeExit(r *rank, x Exit) {
 	ev := event.Evidence{Signal: "pitcrew.train.rank_exited", Baseline: "table", Raw: exitWords(x)}
 	e.begin(onset{
 		key: r.dead, target: x.Target, cause: event.Cause{Kind: "rank", Name: "dead"}, severity: event.Fatal, advice: "restart-app",
-		evidence: ev, at: x.Time, id: []string{e.o.BootID, r.dead, strconv.Itoa(r.attempt), strconv.FormatInt(x.Time.UnixNano(), 10)},
+		evidence: ev, at: x.Time, silent: x.History, id: []string{e.o.BootID, r.dead, strconv.Itoa(r.attempt), strconv.FormatInt(x.Time.UnixNano(), 10)},
 	})
 }
 

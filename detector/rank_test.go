@@ -11,7 +11,7 @@ import (
 func sample(rank int, s float64, step int64, age float64) Rank {
 	attempt := 0
 	return Rank{
-		Target: event.Target{PodUID: "pod-1", Rank: &rank, Attempt: &attempt}, Time: at(s), Step: step, StepAge: age, StepDuration: 0.2,
+		Target: event.Target{PodUID: "pod-1", Rank: &rank, Attempt: &attempt}, Time: at(s), Step: step, StepAge: age,
 		HeartbeatAge: 0.1, Section: sectionStep,
 	}
 }
@@ -20,7 +20,9 @@ func sample(rank int, s float64, step int64, age float64) Rank {
 func train(t *testing.T, e *Engine, from float64, step int64, n int) float64 {
 	t.Helper()
 	for i := range n {
-		want(t, e.Rank(sample(0, from+0.2*float64(i), step+int64(i), 0.01)))
+		s := sample(0, from+0.2*float64(i), step+int64(i), 0.01)
+		s.Durations = []float64{0.2}
+		want(t, e.Rank(s))
 	}
 	return from + 0.2*float64(n-1)
 }
@@ -42,7 +44,7 @@ func TestTheLimitGrowsWithTheStepsOwnDurations(t *testing.T) {
 	e := engine(t)
 	for i := range 20 {
 		s := sample(0, float64(i)*2, int64(i+1), 0.01)
-		s.StepDuration = 2
+		s.Durations = []float64{2}
 		want(t, e.Rank(s))
 	}
 	want(t, e.Rank(sample(0, 38+9, 20, 9)))
@@ -54,7 +56,7 @@ func TestOneLongStepDoesNotTeachTheLimitButANewRegimeDoes(t *testing.T) {
 	last := train(t, e, 0, 1, 50)
 	long := func(s float64, step int64) []Finding {
 		r := sample(0, s, step, 0.01)
-		r.StepDuration = 60
+		r.Durations = []float64{60}
 		return e.Rank(r)
 	}
 	long(last+60, 51)
@@ -71,6 +73,14 @@ func TestWarmUpIsJudgedByTheSetupLimitAlone(t *testing.T) {
 	want(t, e.Rank(sample(0, 1, 1, 0.1)))
 	want(t, e.Rank(sample(0, 599, 1, 598)))
 	want(t, e.Rank(sample(0, 603, 1, 602)), "+rank/stalled warning")
+}
+
+func TestANewAgentLearnsTheLimitFromTheStepsThatTheRingHolds(t *testing.T) {
+	e := engine(t)
+	s := sample(0, 0, 100, 0.1)
+	s.Durations = []float64{0.2, 0.2, 0.2, 0.2, 0.2, 0.2}
+	want(t, e.Rank(s))
+	want(t, e.Rank(sample(0, 2, 100, 2.1)), "+rank/stalled warning")
 }
 
 func TestAHeldRankNeverStallsAndACheckpointDoesNotAgeTheStepAfterIt(t *testing.T) {
@@ -251,6 +261,7 @@ func TestUnknownAgesAreNoFault(t *testing.T) {
 func BenchmarkRankSample(b *testing.B) {
 	e := New(Options{Cluster: "c", Node: "n", BootID: "b"})
 	s := sample(0, 0, 0, 0.01)
+	s.Durations = []float64{0.2}
 	b.ReportAllocs()
 	for b.Loop() {
 		s.Time = s.Time.Add(100 * time.Millisecond)

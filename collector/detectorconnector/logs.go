@@ -53,6 +53,7 @@ func kernel(kind string) func(*core, *detector.Engine, both, plog.LogRecord) []d
 			Kind: kind, Code: int(a.number("pitcrew.xid.code", 0)), Time: when(r), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), MIG: a.text("pitcrew.mig"),
 			Raw: r.Body().AsString(), BootID: a.text("pitcrew.boot_id"), Seq: a.number("pitcrew.kmsg.seq", 0), Count: int(a.number("pitcrew.count", 0)),
 			Name: a.text("pitcrew.xid.name"), Severity: event.Severity(a.text("pitcrew.severity")), Advice: a.text("pitcrew.advice"),
+			Clears: int(a.number("pitcrew.xid.clears", 0)),
 		}
 		k.Fatal, k.Said = a.flag("pitcrew.fatal")
 		k.Echo, k.Burst = a.flag("pitcrew.burst.echo")
@@ -71,6 +72,7 @@ func exit(attached bool) func(*core, *detector.Engine, both, plog.LogRecord) []d
 			Error: a.text("pitcrew.error"), Step: a.number("pitcrew.step", -1),
 		}
 		x.Clean, _ = a.flag("pitcrew.exit.clean")
+		x.History, _ = a.flag("pitcrew.history")
 		return e.Exit(x)
 	}
 }

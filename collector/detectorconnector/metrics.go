@@ -81,7 +81,7 @@ func value(p pmetric.NumberDataPoint) float64 {
 var rankMetrics = map[string]func(*detector.Rank, float64){
 	"pitcrew.train.step":          func(r *detector.Rank, v float64) { r.Step = int64(v) },
 	"pitcrew.train.step.age":      func(r *detector.Rank, v float64) { r.StepAge = v },
-	"pitcrew.train.step.duration": func(r *detector.Rank, v float64) { r.StepDuration = v },
+	"pitcrew.train.step.duration": func(r *detector.Rank, v float64) { r.Durations = append(r.Durations, v) },
 	"pitcrew.train.heartbeat.age": func(r *detector.Rank, v float64) { r.HeartbeatAge = v },
 	"pitcrew.train.section":       func(r *detector.Rank, v float64) { r.Section = int(v) },
 }
@@ -107,7 +107,7 @@ func (g *gang) put(p pmetric.NumberDataPoint, set func(*detector.Rank, float64))
 		i = len(g.samples)
 		g.at[k] = i
 		g.samples = append(g.samples, detector.Rank{
-			Target: rankTarget(attrs), Step: -1, StepAge: math.NaN(), StepDuration: math.NaN(), HeartbeatAge: math.NaN(), Section: -1,
+			Target: rankTarget(attrs), Step: -1, StepAge: math.NaN(), HeartbeatAge: math.NaN(), Section: -1,
 		})
 	}
 	s := &g.samples[i]
@@ -136,6 +136,9 @@ func (c *core) gpuValue(metric string, res pcommon.Map, p pmetric.NumberDataPoin
 	v := detector.Value{Metric: metric, GPU: a.text("hw.id"), PCI: a.text("hw.pci"), Kind: a.text("error.type"), Time: p.Timestamp().AsTime(), V: value(p)}
 	if v.PCI != "" && v.GPU != "" && len(c.uuids) < detector.DefaultMaxSeries {
 		c.uuids[v.PCI] = v.GPU
+	}
+	if v.Kind == "" {
+		v.Kind = a.text("pitcrew.gpu.health.system")
 	}
 	var b strings.Builder
 	for k, x := range p.Attributes().All() {

@@ -2,7 +2,7 @@ package detectorconnector
 
 import (
 	"context"
-	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -37,16 +37,18 @@ type podResources struct {
 	socket string
 	log    *zap.Logger
 	now    func() time.Time
+
+	asking sync.Mutex // one question at a time; taken before mu; guards conn and client
 	conn   *grpc.ClientConn
 	client podresourcesv1.PodResourcesListerClient
 
-	asking  sync.Mutex // one question at a time; taken before mu
 	group   sync.WaitGroup
 	mu      sync.Mutex
-	asked   time.Time // when the last answer came, or failed to
-	touched time.Time
-	failed  bool
+	started bool
 	ended   bool
+	touched time.Time // when the last question aside began
+	asked   time.Time // when the last answer came, or failed to
+	failed  bool
 	byGPU   map[string]holding
 }
 
@@ -55,18 +57,31 @@ func newPodResources(socket string, log *zap.Logger) *podResources {
 }
 
 func (p *podResources) start() error {
-	if p.socket == "" {
+	if p.socket != "" {
+		p.mu.Lock()
+		p.started = true
+		p.mu.Unlock()
+		p.touch()
+	}
+	return nil
+}
+
+// dial connects once the kubelet's socket is there. The caller holds asking.
+func (p *podResources) dial() error {
+	if p.client != nil {
 		return nil
+	}
+	if _, err := os.Stat(p.socket); err != nil {
+		return err
 	}
 	conn, err := grpc.NewClient("unix://"+p.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}, MinConnectTimeout: time.Second,
 		}))
 	if err != nil {
-		return fmt.Errorf("pod_resources_socket %s: %w", p.socket, err)
+		return err
 	}
 	p.conn, p.client = conn, podresourcesv1.NewPodResourcesListerClient(conn)
-	p.touch()
 	return nil
 }
 
@@ -84,7 +99,7 @@ func (p *podResources) stop() {
 func (p *podResources) touch() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.client == nil || p.ended || p.now().Sub(p.touched) < touchAfter {
+	if !p.started || p.ended || p.now().Sub(p.touched) < touchAfter {
 		return
 	}
 	p.touched = p.now()
@@ -100,7 +115,7 @@ func (p *podResources) touch() {
 // enrich names the pod that holds the target's GPU. It asks the kubelet when the answer it has is older than a second, and does
 // with the answer it has when the kubelet is slow or gone.
 func (p *podResources) enrich(ctx context.Context, t *event.Target) {
-	if t.GPU == "" || t.Pod != "" || p.client == nil {
+	if t.GPU == "" || t.Pod != "" || p.socket == "" {
 		return
 	}
 	p.refresh(ctx)
@@ -126,7 +141,11 @@ func (p *podResources) refresh(ctx context.Context) {
 }
 
 func (p *podResources) list(ctx context.Context) {
-	r, err := p.client.List(ctx, &podresourcesv1.ListPodResourcesRequest{})
+	err := p.dial()
+	var r *podresourcesv1.ListPodResourcesResponse
+	if err == nil {
+		r, err = p.client.List(ctx, &podresourcesv1.ListPodResourcesRequest{})
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = p.now()

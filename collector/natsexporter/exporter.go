@@ -91,7 +91,7 @@ func (x *natsExporter) greet(ctx context.Context, host component.Host) {
 	if err := x.bus.Wait(short); err == nil || ctx.Err() != nil {
 		return
 	}
-	err := errors.New("NATS at " + x.cfg.URL + " cannot be reached; findings wait until it comes (start it, or set PITCREW_NATS_URL)")
+	err := errors.New("NATS at " + x.cfg.URL + " cannot be reached; findings wait until it comes (start it, or set PITCREW_NATS)")
 	x.log.Warn(err.Error(), zap.String("spool", x.cfg.Spool))
 	componentstatus.ReportStatus(host, componentstatus.NewRecoverableErrorEvent(err))
 	if x.bus.Wait(ctx) == nil {
