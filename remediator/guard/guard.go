@@ -1,0 +1,214 @@
+// Package guard judges whether an action may be done now. Each guard gives a typed verdict with its limit and its current value,
+// for every action, so that an incident can record all of them, the ones that let it pass too.
+//
+// It is pure and remembers nothing: what it needs follows from incidents and nodes, so that a restarted remediator or a new leader
+// comes to the same verdicts. The order of judgement is kill switch, hold, blackout, breaker, budgets.
+//
+// Some guards judge whether an incident may start to act, and leave one that has started alone: half a remediation (a job taken
+// from its node and never brought back) does more harm than either none or a whole one. The others are asked before every step.
+package guard
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pitcrew/pitcrew/remediator/policy"
+)
+
+// Annotations and labels by which people speak to the guards.
+const (
+	// HoldAnnotation on a node or job keeps Pitcrew's hands off it; its value is the reason.
+	HoldAnnotation = "pitcrew.dev/hold"
+	// OptInLabel on a namespace lets Pitcrew act on its jobs.
+	OptInLabel = "pitcrew.dev/heal"
+	// OptInValue is what the label must say.
+	OptInValue = "enabled"
+)
+
+const (
+	// BreakerHold is how long the breaker stays open after it refused a cordon because the limit was reached: a storm that pauses
+	// for a minute is not over.
+	BreakerHold = 10 * time.Minute
+	// JobWindow is the time in which a job's restarts are counted.
+	JobWindow = 24 * time.Hour
+)
+
+// Name is a guard.
+type Name string
+
+// The guards, in the order of judgement.
+const (
+	KillSwitch Name = "kill-switch"
+	Hold       Name = "hold"
+	OptIn      Name = "namespace-opt-in"
+	Blackout   Name = "blackout"
+	Breaker    Name = "breaker"
+	Concurrent Name = "max-concurrent-incidents"
+	Cooldown   Name = "cooldown-per-node"
+	ActBudget  Name = "action-budget"
+	EventAge   Name = "max-event-age"
+	PerJob     Name = "max-per-job"
+)
+
+// Verdict is what one guard says to one action.
+type Verdict struct {
+	Guard   Name      `json:"guard"`
+	Allowed bool      `json:"allowed"`
+	Asked   bool      `json:"asked"` // false: this guard does not judge this action, or not at this point of the incident
+	Limit   string    `json:"limit,omitempty"`
+	Current string    `json:"current,omitempty"`
+	Detail  string    `json:"detail,omitempty"`
+	Until   time.Time `json:"until,omitzero"` // when it will allow if nothing else changes; zero when no time alone will help
+	// Tripped: the breaker refused because the limit itself is reached. The incident must record it as Refused, from which the
+	// breaker knows how long to stay open.
+	Tripped bool `json:"tripped,omitempty"`
+}
+
+// Action is a step that an incident wants to take.
+type Action struct {
+	Verb       policy.Verb
+	Policy     policy.Policy // guards and scope
+	With       *policy.With  // of restart-job
+	Incident   string
+	Node       policy.Node
+	Job        policy.Job // zero when the action concerns none
+	Disruptive int        // disruptive steps of the whole plan, charged to the budget when the incident starts
+	// Seen is when the condition was last known to hold, by the bus's clock: the event's arrival, or later the node's own answer.
+	Seen time.Time
+}
+
+// State is what the guards judge by.
+type State struct {
+	Kill      Kill
+	Nodes     []Node     // all nodes of the cluster that Pitcrew may act on; the policy's scope is applied here
+	Incidents []Incident // all that are open, and those that ended within the longest window (24 hours or a budget's)
+}
+
+// Kill is the kill switch.
+type Kill struct {
+	On     bool
+	Reason string
+}
+
+// Node is a node as the breaker counts it.
+type Node struct {
+	policy.Node // Quarantined says that it carries Pitcrew's taint
+}
+
+// Incident is what the guards need to know of one.
+type Incident struct {
+	ID      string
+	Node    string // where its fault is
+	JobUID  string
+	Open    bool
+	Planned int       // disruptive steps it was admitted with
+	Done    []Done    // intents recorded, in order; an intent counts as done, since a crash may hide that it was
+	Refused time.Time // when the breaker last tripped on it, zero if never
+}
+
+// Done is an action that was done or intended.
+type Done struct {
+	Verb policy.Verb
+	Node string
+	At   time.Time
+}
+
+// Acting reports whether the incident has changed anything.
+func (i Incident) Acting() bool {
+	return slices.ContainsFunc(i.Done, func(d Done) bool { return d.Verb != policy.Notify })
+}
+
+// kind sorts verbs by which guards ask about them.
+type kind uint
+
+const (
+	changes  kind = 1 << iota // changes anything at all
+	harms                     // takes something away from somebody: not uncordon, which gives back
+	cordons                   // takes a node
+	restarts                  // takes a job down
+	onJob                     // touches a job
+)
+
+// An unknown verb is judged by every guard.
+var kinds = map[policy.Verb]kind{
+	policy.Notify:     0,
+	policy.Uncordon:   changes,
+	policy.Cordon:     changes | harms | cordons,
+	policy.Checkpoint: changes | harms | onJob,
+	policy.RestartJob: changes | harms | onJob | restarts,
+	policy.RebootNode: changes | harms,
+}
+
+// rule is one guard: whom it asks, when, and its judgement.
+type rule struct {
+	name  Name
+	asks  kind
+	start bool // only of an incident that has not yet acted
+	judge func(State, Action, time.Time) Verdict
+}
+
+var rules = []rule{
+	{KillSwitch, changes, false, killSwitch},
+	{Hold, changes, false, hold},
+	{OptIn, onJob, false, optIn},
+	{Blackout, harms, true, blackout},
+	{Breaker, cordons, false, breaker},
+	{Concurrent, harms, true, concurrent},
+	{Cooldown, harms, true, cooldown},
+	{ActBudget, harms, true, budget},
+	{EventAge, harms, true, eventAge},
+	{PerJob, restarts, false, perJob},
+}
+
+// Check gives every guard's verdict on an action, in the order of judgement. now is the caller's clock.
+func Check(s State, a Action, now time.Time) []Verdict {
+	k, known := kinds[a.Verb]
+	if !known {
+		k = changes | harms | cordons | restarts | onJob
+	}
+	started := slices.ContainsFunc(s.Incidents, func(i Incident) bool { return i.ID == a.Incident && i.Acting() })
+	out := make([]Verdict, 0, len(rules))
+	for _, r := range rules {
+		var v Verdict
+		switch {
+		case k&r.asks == 0:
+			v = Verdict{Allowed: true, Detail: "does not judge " + string(a.Verb)}
+		case r.start && started:
+			v = Verdict{Allowed: true, Detail: "judged when the incident started to act"}
+		default:
+			v = r.judge(s, a, now)
+			v.Asked = true
+		}
+		v.Guard = r.name
+		out = append(out, v)
+	}
+	return out
+}
+
+// Blocking gives the verdicts that refuse, in the order of judgement; none means that the action may be done.
+func Blocking(vs []Verdict) []Verdict {
+	return slices.DeleteFunc(slices.Clone(vs), func(v Verdict) bool { return v.Allowed })
+}
+
+// String is one line for a person.
+func (v Verdict) String() string {
+	word := "refuses"
+	if v.Allowed {
+		word = "allows"
+	}
+	if !v.Asked {
+		word = "not asked"
+	}
+	out := fmt.Sprintf("%s: %s", v.Guard, word)
+	if v.Limit != "" {
+		out += fmt.Sprintf(" (%s of %s)", v.Current, v.Limit)
+	}
+	if v.Detail != "" {
+		out += ", " + v.Detail
+	}
+	if !v.Until.IsZero() {
+		out += ", until " + v.Until.UTC().Format(time.RFC3339)
+	}
+	return out
+}

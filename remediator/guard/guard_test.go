@@ -1,0 +1,233 @@
+package guard_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/policy"
+)
+
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) time.Time { return now.Add(-d) }
+
+func fleet(n, quarantined int) (out []guard.Node) {
+	for i := range n {
+		out = append(out, guard.Node{Node: policy.Node{Name: fmt.Sprintf("n%02d", i), Quarantined: i < quarantined,
+			Labels: map[string]string{"pitcrew.dev/pool": "train"}}})
+	}
+	return out
+}
+
+// action is one that every guard allows on the state of fleet(40, 0).
+func action(v policy.Verb) guard.Action {
+	p := policy.Policy{Spec: policy.Spec{Guards: policy.DefaultGuards()}}
+	return guard.Action{Verb: v, Policy: p, Incident: "me", Node: policy.Node{Name: "n39"}, Disruptive: 2, Seen: ago(time.Second),
+		Job: policy.Job{Namespace: "ml", Name: "llm", UID: "j", NamespaceLabels: map[string]string{guard.OptInLabel: guard.OptInValue}}}
+}
+
+func did(id, node string, open bool, at time.Time, verbs ...policy.Verb) guard.Incident {
+	i := guard.Incident{ID: id, Node: node, JobUID: "other", Open: open, Planned: 2}
+	for _, v := range verbs {
+		i.Done = append(i.Done, guard.Done{Verb: v, Node: node, At: at})
+	}
+	return i
+}
+
+func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
+	window, err := policy.ParseWindow("11:00-13:00 UTC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		verb    policy.Verb
+		change  func(*guard.State, *guard.Action)
+		refused []guard.Name
+		says    string // of the first that refuses
+	}{
+		"an ordinary cordon is allowed":     {verb: policy.Cordon, change: func(*guard.State, *guard.Action) {}},
+		"an ordinary restart is allowed":    {verb: policy.RestartJob, change: func(*guard.State, *guard.Action) {}},
+		"the kill switch stops a cordon":    {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Kill = guard.Kill{On: true, Reason: "upgrade"} }, []guard.Name{guard.KillSwitch}, "upgrade"},
+		"the kill switch stops an uncordon": {policy.Uncordon, func(s *guard.State, _ *guard.Action) { s.Kill.On = true }, []guard.Name{guard.KillSwitch}, "no reason given"},
+		"the kill switch lets one be told":  {policy.Notify, func(s *guard.State, _ *guard.Action) { s.Kill.On = true }, nil, ""},
+		"a held node is left alone": {policy.Cordon, func(_ *guard.State, a *guard.Action) {
+			a.Node.Annotations = map[string]string{guard.HoldAnnotation: "debugging"}
+		}, []guard.Name{guard.Hold}, "node n39 is held: debugging"},
+		"a held job is left alone": {policy.RestartJob, func(_ *guard.State, a *guard.Action) {
+			a.Job.Annotations = map[string]string{guard.HoldAnnotation: ""}
+		}, []guard.Name{guard.Hold}, "job ml/llm is held: no reason given"},
+		"a hold that says false is none": {policy.Cordon, func(_ *guard.State, a *guard.Action) {
+			a.Node.Annotations = map[string]string{guard.HoldAnnotation: "false"}
+		}, nil, ""},
+		"a namespace that did not opt in keeps its jobs": {policy.RestartJob, func(_ *guard.State, a *guard.Action) { a.Job.NamespaceLabels = nil },
+			[]guard.Name{guard.OptIn}, "kubectl label namespace ml pitcrew.dev/remediation=enabled"},
+		"a namespace that did not opt in does not save a bad node": {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Job.NamespaceLabels = nil }, nil, ""},
+		"nothing starts in a blackout": {policy.Cordon, func(_ *guard.State, a *guard.Action) {
+			a.Policy.Spec.Guards.Blackout = []policy.Window{window}
+		}, []guard.Name{guard.Blackout}, "until 2026-11-21T13:00:00Z"},
+		"what has started goes on in a blackout": {policy.RestartJob, func(s *guard.State, a *guard.Action) {
+			a.Policy.Spec.Guards.Blackout = []policy.Window{window}
+			s.Incidents = append(s.Incidents, did("me", "n39", true, ago(time.Minute), policy.Cordon))
+		}, nil, ""},
+		"an uncordon is done in a blackout": {policy.Uncordon, func(_ *guard.State, a *guard.Action) {
+			a.Policy.Spec.Guards.Blackout = []policy.Window{window}
+		}, nil, ""},
+		"the breaker counts taints":                            {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(40, 2) }, []guard.Name{guard.Breaker}, "2 of 2"},
+		"the breaker lets the last one within the limit pass":  {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(40, 1) }, nil, ""},
+		"the breaker allows one on a tiny cluster":             {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(2, 0) }, nil, ""},
+		"the breaker refuses the second one on a tiny cluster": {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(4, 1) }, []guard.Name{guard.Breaker}, "1 of 1"},
+		"the breaker takes the count where it is smaller":      {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(1000, 5) }, []guard.Name{guard.Breaker}, "5 of 5"},
+		"the breaker never blocks an uncordon":                 {policy.Uncordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(40, 30) }, nil, ""},
+		"the breaker does not block a restart":                 {policy.RestartJob, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(40, 30) }, nil, ""},
+		"a node that is quarantined already costs nothing": {policy.Cordon, func(s *guard.State, a *guard.Action) {
+			s.Nodes, a.Node.Name = fleet(40, 2), "n00"
+		}, nil, ""},
+		"the breaker counts intents that no taint shows yet": {policy.Cordon, func(s *guard.State, a *guard.Action) {
+			s.Nodes, a.Policy.Spec.Guards.MaxConcurrentIncidents = fleet(40, 1), 9
+			s.Incidents = append(s.Incidents, did("x", "n07", true, ago(3*time.Hour), policy.Cordon))
+		}, []guard.Name{guard.Breaker}, "2 of 2"},
+		"an intent and its taint are one": {policy.Cordon, func(s *guard.State, a *guard.Action) {
+			s.Nodes = fleet(40, 1)
+			s.Incidents = append(s.Incidents, did("x", "n00", true, ago(3*time.Hour), policy.Cordon))
+		}, nil, ""},
+		"an intent that was undone is none": {policy.Cordon, func(s *guard.State, a *guard.Action) {
+			s.Nodes = fleet(40, 1)
+			s.Incidents = append(s.Incidents, did("x", "n07", true, ago(3*time.Hour), policy.Cordon, policy.Uncordon))
+		}, nil, ""},
+		"the breaker looks at the policy's own nodes": {policy.Cordon, func(s *guard.State, a *guard.Action) {
+			s.Nodes, a.Policy.Spec.AppliesTo.Pools = fleet(40, 30), []string{"other"}
+		}, nil, ""},
+		"a breaker that tripped stays open for a while": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			s.Incidents = append(s.Incidents, guard.Incident{ID: "x", Refused: ago(9 * time.Minute)})
+		}, []guard.Name{guard.Breaker}, "refused a cordon 9m ago and stays open for 10m, until 2026-11-21T12:01:00Z"},
+		"a breaker closes again": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			s.Incidents = append(s.Incidents, guard.Incident{ID: "x", Refused: ago(10 * time.Minute)})
+		}, nil, ""},
+		"two incidents acting are enough": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			s.Incidents = append(s.Incidents, did("x", "n01", true, ago(3*time.Hour), policy.Checkpoint), did("y", "n02", true, ago(3*time.Hour), policy.Checkpoint))
+		}, []guard.Name{guard.Concurrent}, "2 of 2"},
+		"incidents that only told do not count": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			s.Incidents = append(s.Incidents, did("x", "n01", true, ago(3*time.Hour), policy.Notify), did("y", "n02", true, ago(3*time.Hour)), did("z", "n03", false, ago(3*time.Hour), policy.Cordon))
+		}, nil, ""},
+		"an incident under way is not stopped by others": {policy.RestartJob, func(s *guard.State, _ *guard.Action) {
+			s.Incidents = append(s.Incidents, did("me", "n39", true, ago(time.Minute), policy.Cordon), did("x", "n01", true, ago(3*time.Hour), policy.Checkpoint), did("y", "n02", true, ago(3*time.Hour), policy.Checkpoint))
+		}, nil, ""},
+		"a node is left to cool down": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			s.Incidents = append(s.Incidents, did("x", "n39", false, ago(time.Hour), policy.Cordon))
+		}, []guard.Name{guard.Cooldown}, "1h of 2h), since incident x did the same to the node, until 2026-11-21T13:00:00Z"},
+		"a node has cooled down": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			s.Incidents = append(s.Incidents, did("x", "n39", false, ago(2*time.Hour), policy.Cordon))
+		}, nil, ""},
+		"a rank restarted in place does not keep a bad node in service": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			s.Incidents = append(s.Incidents, did("x", "n39", false, ago(time.Minute), policy.Checkpoint, policy.RestartJob))
+		}, nil, ""},
+		"an uncordon starts no cooldown": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			s.Incidents = append(s.Incidents, did("x", "n39", false, ago(time.Minute), policy.Uncordon, policy.Notify))
+		}, nil, ""},
+		"the budget is charged for the whole plan": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			for i := range 19 {
+				s.Incidents = append(s.Incidents, did(fmt.Sprint(i), "n01", false, ago(time.Duration(i+1)*time.Hour), policy.Cordon, policy.Checkpoint, policy.Notify))
+			}
+		}, []guard.Name{guard.ActBudget}, "19 of 20 per 24h), and 2 wanted, until 2026-11-21T17:00:00Z"},
+		"an open incident is charged for what it still means to do": {policy.Cordon, func(s *guard.State, a *guard.Action) {
+			a.Policy.Spec.Guards.ActionBudget.Count = 3
+			s.Incidents = append(s.Incidents, did("x", "n01", true, ago(3*time.Hour), policy.Cordon))
+		}, []guard.Name{guard.ActBudget}, "2 of 3"},
+		"the budget forgets": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			for i := range 30 {
+				s.Incidents = append(s.Incidents, did(fmt.Sprint(i), "n01", false, ago(24*time.Hour), policy.Cordon))
+			}
+		}, nil, ""},
+		"a stale event never acts":         {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = ago(61 * time.Second) }, []guard.Name{guard.EventAge}, "1m1s of 1m"},
+		"an event of a week ago":           {policy.RestartJob, func(_ *guard.State, a *guard.Action) { a.Seen = ago(7 * 24 * time.Hour) }, []guard.Name{guard.EventAge}, "ask the node"},
+		"an event of unknown age is stale": {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = time.Time{} }, []guard.Name{guard.EventAge}, "ask the node"},
+		"a long checkpoint does not make the incident stale": {policy.RestartJob, func(s *guard.State, a *guard.Action) {
+			a.Seen = ago(10 * time.Minute)
+			s.Incidents = append(s.Incidents, did("me", "n39", true, ago(9*time.Minute), policy.Cordon, policy.Checkpoint))
+		}, nil, ""},
+		"a job is restarted three times a day": {policy.RestartJob, func(s *guard.State, _ *guard.Action) {
+			for i, h := range []time.Duration{3, 5, 7} {
+				in := did(fmt.Sprint(i), "n01", false, ago(h*time.Hour), policy.RestartJob)
+				in.JobUID = "j"
+				s.Incidents = append(s.Incidents, in)
+			}
+		}, []guard.Name{guard.PerJob}, "3 of 3 per 24h), restarts of the job, until 2026-11-22T05:00:00Z"},
+		"the policy says how often a job is restarted": {policy.RestartJob, func(s *guard.State, a *guard.Action) {
+			a.With = &policy.With{MaxPerJob: 1}
+			in := did("x", "n01", false, ago(3*time.Hour), policy.RestartJob)
+			in.JobUID = "j"
+			s.Incidents = append(s.Incidents, in)
+		}, []guard.Name{guard.PerJob}, "1 of 1"},
+		"its own restart, seen again after a crash, does not count": {policy.RestartJob, func(s *guard.State, a *guard.Action) {
+			a.With = &policy.With{MaxPerJob: 1}
+			in := did("me", "n39", true, ago(time.Second), policy.Cordon, policy.RestartJob)
+			in.JobUID = "j"
+			s.Incidents = append(s.Incidents, in)
+		}, nil, ""},
+		"a verb nobody knows is asked everything": {"melt", func(s *guard.State, a *guard.Action) {
+			s.Kill.On, s.Nodes, a.Seen, a.Job.NamespaceLabels = true, fleet(40, 2), time.Time{}, nil
+		}, []guard.Name{guard.KillSwitch, guard.OptIn, guard.Breaker, guard.EventAge}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, a := guard.State{Nodes: fleet(40, 0)}, action(c.verb)
+			c.change(&s, &a)
+			vs := guard.Check(s, a, now)
+			var refused []guard.Name
+			says := ""
+			for _, v := range guard.Blocking(vs) {
+				refused = append(refused, v.Guard)
+				says += v.String() + "\n"
+			}
+			if d := cmp.Diff(c.refused, refused); d != "" {
+				t.Errorf("%s%s", d, says)
+			}
+			if !strings.Contains(says, c.says) {
+				t.Errorf("says %s, want %s", says, c.says)
+			}
+			if len(vs) != 10 {
+				t.Errorf("%d verdicts; an incident records every guard's", len(vs))
+			}
+			rand.Shuffle(len(s.Incidents), func(i, j int) { s.Incidents[i], s.Incidents[j] = s.Incidents[j], s.Incidents[i] })
+			rand.Shuffle(len(s.Nodes), func(i, j int) { s.Nodes[i], s.Nodes[j] = s.Nodes[j], s.Nodes[i] })
+			if d := cmp.Diff(vs, guard.Check(s, a, now)); d != "" {
+				t.Errorf("a new leader that lists in another order judges otherwise: %s", d)
+			}
+		})
+	}
+}
+
+func TestOnlyTheLimitItselfTripsTheBreakerSoThatItsHoldEnds(t *testing.T) {
+	// A refusal during the hold must not be recorded as a new trip, or incidents that retry would keep it open for ever.
+	breaker := func(s guard.State) guard.Verdict {
+		for _, v := range guard.Check(s, action(policy.Cordon), now) {
+			if v.Guard == guard.Breaker {
+				return v
+			}
+		}
+		t.Fatal("no breaker")
+		return guard.Verdict{}
+	}
+	if v := breaker(guard.State{Nodes: fleet(40, 2)}); v.Allowed || !v.Tripped {
+		t.Errorf("at the limit: %+v", v)
+	}
+	if v := breaker(guard.State{Nodes: fleet(40, 0), Incidents: []guard.Incident{{ID: "x", Refused: ago(time.Minute)}}}); v.Allowed || v.Tripped {
+		t.Errorf("in the hold: %+v", v)
+	}
+}
+
+func TestVerdictsComeInTheOrderOfJudgement(t *testing.T) {
+	var got []guard.Name
+	for _, v := range guard.Check(guard.State{}, action(policy.Cordon), now) {
+		got = append(got, v.Guard)
+	}
+	want := []guard.Name{guard.KillSwitch, guard.Hold, guard.OptIn, guard.Blackout, guard.Breaker, guard.Concurrent, guard.Cooldown, guard.ActBudget, guard.EventAge, guard.PerJob}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
