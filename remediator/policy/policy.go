@@ -60,7 +60,7 @@ type AppliesTo struct {
 type Guards struct {
 	MaxConcurrentIncidents int      `json:"maxConcurrentIncidents" jsonschema:"minimum=1,default=2" jsonschema_description:"Incidents that may be acting at once."`
 	MaxNodesQuarantined    Share    `json:"maxNodesQuarantined" jsonschema_description:"The breaker: nodes that may be cordoned by Pitcrew at once, the smaller of count and percent (rounded up), at least 1. It blocks new cordons only. Default {count: 5, percent: 5}."`
-	CooldownPerNode        Duration `json:"cooldownPerNode" jsonschema:"default=2h" jsonschema_description:"How long a node is left alone after an incident acted on it."`
+	CooldownPerNode        Duration `json:"cooldownPerNode" jsonschema:"default=2h" jsonschema_description:"How long the same action is not begun again on a node by another incident."`
 	ActionBudget           Budget   `json:"actionBudget" jsonschema_description:"Disruptive steps (cordon, restart-job, reboot-node) in a sliding window. Default {count: 20, per: 24h}."`
 	MaxEventAge            Duration `json:"maxEventAge" jsonschema:"default=60s" jsonschema_description:"An older event starts nothing until the node has confirmed it."`
 	Blackout               []Window `json:"blackout,omitempty" jsonschema_description:"Windows in which no incident starts to act, such as \"Fri 18:00-Mon 06:00 Europe/Berlin\" or \"22:00-06:00 UTC\"."`
