@@ -66,7 +66,7 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 			a.Node.Annotations = map[string]string{guard.HoldAnnotation: "false"}
 		}, nil, ""},
 		"a namespace that did not opt in keeps its jobs": {policy.RestartJob, func(_ *guard.State, a *guard.Action) { a.Job.NamespaceLabels = nil },
-			[]guard.Name{guard.OptIn}, "kubectl label namespace ml pitcrew.dev/remediation=enabled"},
+			[]guard.Name{guard.OptIn}, "kubectl label namespace ml pitcrew.dev/heal=enabled"},
 		"a namespace that did not opt in does not save a bad node": {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Job.NamespaceLabels = nil }, nil, ""},
 		"nothing starts in a blackout": {policy.Cordon, func(_ *guard.State, a *guard.Action) {
 			a.Policy.Spec.Guards.Blackout = []policy.Window{window}
@@ -99,6 +99,10 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 		"an intent that was undone is none": {policy.Cordon, func(s *guard.State, a *guard.Action) {
 			s.Nodes = fleet(40, 1)
 			s.Incidents = append(s.Incidents, did("x", "n07", true, ago(3*time.Hour), policy.Cordon, policy.Uncordon))
+		}, nil, ""},
+		"a cordon of a closed incident counts by its taint only": {policy.Cordon, func(s *guard.State, a *guard.Action) {
+			s.Nodes = fleet(40, 1)
+			s.Incidents = append(s.Incidents, did("x", "n07", false, ago(3*time.Hour), policy.Cordon))
 		}, nil, ""},
 		"the breaker looks at the policy's own nodes": {policy.Cordon, func(s *guard.State, a *guard.Action) {
 			s.Nodes, a.Policy.Spec.AppliesTo.Pools = fleet(40, 30), []string{"other"}

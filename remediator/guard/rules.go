@@ -116,10 +116,11 @@ func quarantined(s State, p policy.Policy) (taken map[string]bool, total int) {
 	return taken, len(scope)
 }
 
+// concurrent is only asked of an incident that does not act yet, so every one that does is another.
 func concurrent(s State, a Action, _ time.Time) Verdict {
 	n := 0
 	for _, i := range s.Incidents {
-		if i.Open && i.Acting() && i.ID != a.Incident {
+		if i.Open && i.Acting() {
 			n++
 		}
 	}
@@ -164,9 +165,6 @@ func budget(s State, a Action, now time.Time) Verdict {
 	used := 0
 	var times []time.Time
 	for _, i := range s.Incidents {
-		if i.ID == a.Incident {
-			continue
-		}
 		n := 0
 		for _, d := range i.Done {
 			if d.Verb.Disruptive() && d.At.After(from) {

@@ -254,7 +254,7 @@ func TestASharesBoundIsTheSmallerRoundedUpAndAtLeastOne(t *testing.T) {
 	}{
 		{policy.Share{Count: 5, Percent: 5}, 4, 1}, {policy.Share{Count: 5, Percent: 5}, 21, 2}, {policy.Share{Count: 5, Percent: 5}, 20, 1},
 		{policy.Share{Count: 5, Percent: 5}, 1000, 5}, {policy.Share{Count: 5}, 1, 5}, {policy.Share{Percent: 10}, 0, 1},
-		{policy.Share{Percent: 7}, 100, 7}, {policy.Share{Percent: 100}, 3, 3}, {policy.Share{}, 100, 1},
+		{policy.Share{Percent: 7}, 100, 7}, {policy.Share{Percent: 16.1}, 1000, 161}, {policy.Share{Percent: 100}, 3, 3}, {policy.Share{}, 100, 1},
 	} {
 		if got := c.s.Of(c.total); got != c.want {
 			t.Errorf("%s of %d nodes: %d, want %d", c.s, c.total, got, c.want)
