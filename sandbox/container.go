@@ -22,6 +22,7 @@ type container struct {
 	last     corev1.ContainerState
 	backoff  backoff
 	retryAt  time.Time // set while it waits for its next start
+	again    bool      // that start is a restart
 }
 
 func (c *container) running() bool    { return c.state.Running != nil }

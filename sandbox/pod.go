@@ -173,7 +173,7 @@ func (w *podWorker) advance(pod *corev1.Pod) {
 
 func (w *podWorker) advanceOne(pod *corev1.Pod, c *container) {
 	now := time.Now()
-	if c.running() || c.terminated() && !c.again(pod) {
+	if c.running() || c.terminated() && !c.restartable(pod) {
 		return
 	}
 	if c.terminated() { // and to be restarted
@@ -181,10 +181,13 @@ func (w *podWorker) advanceOne(pod *corev1.Pod, c *container) {
 		delay := c.backoff.next(ran)
 		c.retryAt = now.Add(delay)
 		c.wait("CrashLoopBackOff", fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", delay, c.spec.Name, pod.Name))
-		c.restarts++
+		c.again = true
 	}
 	if now.Before(c.retryAt) {
 		return
+	}
+	if c.again { // counted when it happens, not when it is due
+		c.restarts, c.again = c.restarts+1, false
 	}
 	if err := w.k.start(pod, c, w.volumes); err != nil {
 		c.retryAt = now.Add(max(c.backoff.next(0), time.Second))
@@ -194,8 +197,8 @@ func (w *podWorker) advanceOne(pod *corev1.Pod, c *container) {
 	go func(p *process) { <-p.exited; w.exits <- c }(c.proc)
 }
 
-// again says whether the container's end is to be followed by another start.
-func (c *container) again(pod *corev1.Pod) bool {
+// restartable says whether the container's end is to be followed by another start.
+func (c *container) restartable(pod *corev1.Pod) bool {
 	switch pod.Spec.RestartPolicy {
 	case corev1.RestartPolicyNever:
 		return false
@@ -208,12 +211,12 @@ func (c *container) again(pod *corev1.Pod) bool {
 // finished says whether no container will run again.
 func (w *podWorker) finished(pod *corev1.Pod) bool {
 	for _, c := range w.containers {
-		if c.init && c.terminated() && !c.succeeded() && !c.again(pod) {
+		if c.init && c.terminated() && !c.succeeded() && !c.restartable(pod) {
 			return true
 		}
 	}
 	for _, c := range w.containers {
-		if !c.terminated() || c.again(pod) {
+		if !c.terminated() || c.restartable(pod) {
 			return false
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -35,6 +36,7 @@ type processes struct {
 	stopped chan struct{}
 	deadman io.WriteCloser
 	dead    chan struct{} // closed when the dead man's switch has exited
+	reaped  sync.WaitGroup
 }
 
 // newProcesses starts the dead man's switch as well: a shell that, should this process vanish without a word, ends everything that
@@ -83,6 +85,7 @@ func newProcesses(dir string, temporary bool) (*processes, error) {
 // close ends what is left and disarms the dead man's switch.
 func (p *processes) close() {
 	p.kill("")
+	p.reaped.Wait() // leave no zombies to whoever inherits them
 	fmt.Fprintln(p.deadman, "done")
 	p.deadman.Close()
 	<-p.dead
@@ -130,11 +133,11 @@ func (p *processes) start(spec processSpec) (*process, error) {
 		return nil, err
 	}
 	proc.started = time.Now()
-	go func() {
+	p.reaped.Go(func() {
 		_ = cmd.Wait()
 		proc.ended = time.Now()
 		close(proc.exited)
-	}()
+	})
 	return proc, nil
 }
 

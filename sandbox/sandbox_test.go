@@ -219,10 +219,14 @@ func TestACrashingContainerIsRestartedAtOnceAndThenBacksOff(t *testing.T) {
 	create(t, s, pod)
 	began := time.Now()
 	pod = until(t, s, "crash", "in CrashLoopBackOff", func(p *corev1.Pod) bool {
-		return p != nil && len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].RestartCount == 2
+		if p == nil || len(p.Status.ContainerStatuses) == 0 {
+			return false
+		}
+		cs := p.Status.ContainerStatuses[0]
+		return cs.RestartCount == 1 && cs.State.Waiting != nil
 	})
 	cs := pod.Status.ContainerStatuses[0]
-	if cs.State.Waiting == nil || cs.State.Waiting.Reason != "CrashLoopBackOff" || !strings.Contains(cs.State.Waiting.Message, "10s") {
+	if cs.State.Waiting.Reason != "CrashLoopBackOff" || !strings.Contains(cs.State.Waiting.Message, "10s") {
 		t.Errorf("want CrashLoopBackOff of 10s, got %s", describe(pod))
 	}
 	if took := time.Since(began); took > 5*time.Second {

@@ -32,8 +32,8 @@ type Workload struct {
 	Labels     map[string]string // on the job and its pods
 	Launcher   string            // LauncherPitcrew when empty
 	Pods       int               // 2 when 0
-	Python     string            // the interpreter, from FindPython
-	Script     string            // sandbox/trainer/train.py when empty
+	Python     Python            // from FindPython
+	Script     string            // the interpreter's trainer in sandbox/trainer when empty
 	Args       []string          // of the script
 	Env        map[string]string
 	MasterPort int // a free port when 0
@@ -102,7 +102,7 @@ func (w Workload) complete() (Workload, error) {
 	if w.Pods == 0 {
 		w.Pods = 2
 	}
-	if w.Name == "" || w.Python == "" {
+	if w.Name == "" || w.Python.Path == "" {
 		return w, fmt.Errorf("sandbox: a workload needs a name and a Python interpreter")
 	}
 	if w.MasterPort == 0 {
@@ -128,13 +128,14 @@ func (s *Sandbox) template(w Workload, nameLabel, uidLabel string, restart corev
 		return corev1.PodTemplateSpec{}, err
 	}
 	if w.Script == "" {
-		w.Script = filepath.Join(root, "sandbox", "trainer", "train.py")
+		script, _ := w.Python.Trainer()
+		w.Script = filepath.Join(root, "sandbox", "trainer", script)
 	}
-	rendezvous := []string{"--nnodes", strconv.Itoa(w.Pods), "--node-rank", "$(JOB_COMPLETION_INDEX)", "--nproc-per-node", "1",
-		"--master-addr", "$(MASTER_ADDR)", "--master-port", "$(MASTER_PORT)", w.Script}
+	rendezvous := []string{"--nnodes", strconv.Itoa(w.Pods), "--node_rank", "$(JOB_COMPLETION_INDEX)", "--nproc_per_node", "1",
+		"--master_addr", "$(MASTER_ADDR)", "--master_port", "$(MASTER_PORT)", w.Script}
 	command := map[string][]string{
-		LauncherPitcrew:  {w.Python, "-m", "pitcrew_torch.run"},
-		LauncherTorchrun: {w.Python, filepath.Join(root, "sandbox", "trainer", "torchrun.py")},
+		LauncherPitcrew:  {w.Python.Path, "-m", "pitcrew_torch.run"},
+		LauncherTorchrun: {w.Python.Path, filepath.Join(root, "sandbox", "trainer", "torchrun.py")},
 	}[w.Launcher]
 	if command == nil {
 		return corev1.PodTemplateSpec{}, fmt.Errorf("sandbox: unknown launcher %q: want %s or %s", w.Launcher, LauncherPitcrew, LauncherTorchrun)
