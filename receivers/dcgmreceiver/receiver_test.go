@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -302,4 +303,14 @@ func TestShutdownDoesNotWaitForAHang(t *testing.T) {
 	}
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// removeAfterTests are folders that tests made for all of them.
+var removeAfterTests []string
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		for _, dir := range removeAfterTests {
+			os.RemoveAll(dir)
+		}
+		os.Exit(code)
+	}))
+}
