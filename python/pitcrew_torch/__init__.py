@@ -41,13 +41,13 @@ def attach(
 ):
     """Make this process visible to Pitcrew. Call once, on every rank, after the model and optimizer exist.
 
-    save_fn(ctx), load_fn(ctx): write and read a checkpoint; see SaveContext and LoadContext. Every rank is called at the
-        same step, so they may be collective (FSDP, torch.distributed.checkpoint). Without them, and with strategy "ddp",
-        the model, the optimizer, `extra` and the random number generators are saved.
+    save_fn(ctx), load_fn(ctx): write and read a checkpoint; see SaveContext and LoadContext. Every rank is called at
+        the same step, so they may be collective (FSDP, torch.distributed.checkpoint). Without them, and with strategy
+        "ddp", the model, the optimizer, `extra` and the random number generators are saved.
     checkpoint_dir: seen by all ranks and by the replacement of any node. Without it there are no checkpoints.
     checkpoint_every: steps between periodic checkpoints; None for none.
     strategy: "ddp", "hsdp", "fsdp" or "custom": told to Pitcrew; only "ddp" has a default save_fn.
-    extra: {name: object with state_dict and load_state_dict}, e.g. a learning rate scheduler; saved by the default save_fn.
+    extra: {name: object with state_dict and load_state_dict}, e.g. a learning rate scheduler; for the default save_fn.
     any_world_size: whether load_fn can read a checkpoint of another number of ranks (default: the default load_fn can).
     keep: complete checkpoints to keep; older ones are deleted.
     step_on: what ends a step: "call" (of `step`), "optimizer" (its step), "auto" (calls, once the first has come).
@@ -95,7 +95,6 @@ def _make(model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, 
         exchange=exchange,
         torch_version=torch.__version__,
     )
-    hook.ring.set("gpu_uuid", torchstate.gpu_uuid(hook.local_rank))
     if torch.cuda.is_available():
         hook.loss_reader = torchstate.LossReader()
     return hook

@@ -18,8 +18,18 @@ import time
 import warnings
 
 from . import checkpoint, chooser
-from .ring import EXIT_CLEAN, EXIT_EXCEPTION, FLAG_CAN_SAVE, FLAG_LAUNCHER, RECORD_GRAD_NORM, RECORD_LOSS
-from .ring import RECORD_NOT_FINITE, SECTIONS, Ring
+from .identity import gpu_uuid, number
+from .ring import (
+    EXIT_CLEAN,
+    EXIT_EXCEPTION,
+    FLAG_CAN_SAVE,
+    FLAG_LAUNCHER,
+    RECORD_GRAD_NORM,
+    RECORD_LOSS,
+    RECORD_NOT_FINITE,
+    SECTIONS,
+    Ring,
+)
 from .rounds import NEVER, Rounds
 from .saver import Saver
 from .side import LEFT, Side, leave
@@ -27,15 +37,6 @@ from .side import LEFT, Side, leave
 _now = time.monotonic_ns
 _infinity = math.inf
 LAST_WORDS = 0.2  # seconds an ending process waits for its last message to leave
-
-
-def _number(environ, *names, default=0):
-    for name in names:
-        try:
-            return int(environ[name])
-        except (KeyError, ValueError):
-            continue
-    return default
 
 
 class LoadContext:
@@ -65,14 +66,13 @@ class Hook:
         keep=3,
         exchange=chooser.Alone,
         torch_version="",
-        gpu_uuid="",
         environ=None,
     ):
         environ = os.environ if environ is None else environ
-        self.rank = _number(environ, "RANK")
-        self.local_rank = _number(environ, "LOCAL_RANK", default=self.rank)
-        self.world_size = _number(environ, "WORLD_SIZE", default=1)
-        self.attempt = _number(environ, "PITCREW_ATTEMPT", "TORCHELASTIC_RESTART_COUNT")
+        self.rank = number(environ, "RANK")
+        self.local_rank = number(environ, "LOCAL_RANK", default=self.rank)
+        self.world_size = number(environ, "WORLD_SIZE", default=1)
+        self.attempt = number(environ, "PITCREW_ATTEMPT", "TORCHELASTIC_RESTART_COUNT")
         self.strategy = strategy
         self.checkpoint_dir = os.path.abspath(checkpoint_dir) if checkpoint_dir else None
         self._load_fn = load_fn
@@ -102,7 +102,7 @@ class Hook:
             world_size=self.world_size,
             attempt=self.attempt,
             flags=flags,
-            gpu_uuid=gpu_uuid,
+            gpu_uuid=gpu_uuid(environ, self.local_rank),
             torch_version=torch_version,
         )
         self._record = self.ring.record

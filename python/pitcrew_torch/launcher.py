@@ -56,7 +56,9 @@ class Launcher:
             try:
                 listening = wire.listen(os.path.join(self._options.directory, "launcher.sock"))
             except OSError as error:
-                self._note("no launcher.sock in %s (%s): running without a node agent" % (self._options.directory, error))
+                self._note(
+                    "no launcher.sock in %s (%s): running without a node agent" % (self._options.directory, error)
+                )
         self._server = wire.Server(listening, self._hello, self._on_message)
         self._alone_at_once = listening is None
 

@@ -1,4 +1,4 @@
-"""The command line of `python -m pitcrew_torch.run`: torchrun's common flags, with the same spelling and PET_* defaults.
+"""The command line of `python -m pitcrew_torch.run`: torchrun's common flags, its spelling, its PET_* defaults.
 
 No torch here.
 """
@@ -120,7 +120,9 @@ def parse(argv, environ=None, note=lambda text: None):
 def _nodes(p, given):
     low, _, high = str(given.nnodes).partition(":")
     if high and high != low:
-        p.error("--nnodes %s: an elastic range is not supported, a gang has a fixed size; give one number" % given.nnodes)
+        p.error(
+            "--nnodes %s: an elastic range is not supported, a gang has a fixed size; give one number" % given.nnodes
+        )
     if not low.isdigit() or int(low) < 1:
         p.error("--nnodes %s is not a number of nodes" % given.nnodes)
     if given.standalone and int(low) != 1:

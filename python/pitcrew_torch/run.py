@@ -1,6 +1,6 @@
 """python -m pitcrew_torch.run: torchrun's place in a container that Pitcrew heals. docs/launcher.md tells the rest.
 
-    python -m pitcrew_torch.run --nproc-per-node=8 --nnodes=4 --master-addr=job-0.job --preload=transformers train.py --lr 1e-4
+python -m pitcrew_torch.run --nproc-per-node=8 --nnodes=4 --master-addr=job-0.job --preload=datasets train.py --lr 1e-4
 """
 
 import gc
@@ -27,7 +27,7 @@ def warm_up(preload):
         import torch
         import torch.distributed
         import torch.nn.parallel
-        import torch.utils.data  # noqa: F401
+        import torch.utils.data
     except ImportError as error:
         note("torch cannot be imported (%s): workers start without it" % error)
         return "", chosen

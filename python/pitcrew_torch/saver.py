@@ -129,7 +129,8 @@ class Saver:
         directory = checkpoint.directory(self.root, step, self._attempt)
         if os.path.exists(os.path.join(directory, checkpoint.MANIFEST)):
             raise FileExistsError(
-                "%s already holds a checkpoint: call resume() before training, or use an empty checkpoint_dir" % directory
+                "%s already holds a checkpoint: call resume() before training, or use an empty checkpoint_dir"
+                % directory
             )
         os.makedirs(directory, exist_ok=True)
         context = SaveContext(directory, step, self._attempt, self._rank, self._world_size, exclude, periodic)

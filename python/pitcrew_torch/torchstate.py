@@ -21,20 +21,10 @@ def state_name(rank):
     return "rank-%d.state.pt" % rank
 
 
-def gpu_uuid(local_rank, environ=None):
-    """This rank's GPU from the environment. Asking the driver would open the device; that is the user's to do."""
-    environ = os.environ if environ is None else environ
-    for name in ("PITCREW_GPU_UUID", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
-        uuids = [v.strip() for v in environ.get(name, "").split(",")]
-        if all(v.startswith(("GPU-", "MIG-")) for v in uuids) and local_rank < len(uuids):
-            return uuids[local_rank]
-    return ""
-
-
 def _load(path):
-    # Not weights_only: torch 1.13's cannot even read a float, and a scheduler's or scaler's state may hold anything the
-    # user's code can pickle; a save that only fails when it is loaded would be worse. The checkpoint directory has to be
-    # as trusted as the training script.
+    # Not weights_only: torch 1.13's cannot even read a float, and a scheduler's or scaler's state may hold anything
+    # that the user's code can pickle; a save that only fails when it is loaded would be worse. The checkpoint directory
+    # has to be as trusted as the training script.
     return torch.load(path, map_location="cpu", weights_only=False)
 
 

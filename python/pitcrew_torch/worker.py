@@ -87,7 +87,7 @@ def main():
     job = json.loads(os.environ.pop("PITCREW_WORKER"))
     workers._bind_to_parent(job["parent"])
     try:
-        import torch  # noqa: F401  so that init_process_group can be wrapped
+        import torch
         import torch.distributed  # noqa: F401
     except ImportError:
         pass

@@ -142,4 +142,6 @@ def _execute(environment, options):
     job = json.dumps({"module": options.module, "script": options.script, "args": options.args, "parent": os.getpid()})
     env = dict(os.environ, **environment, PITCREW_WORKER=job)
     argv = [sys.executable, "-u", "-m", "pitcrew_torch.worker"]
-    return os.posix_spawn(sys.executable, argv, env, setpgroup=0, setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    return os.posix_spawn(
+        sys.executable, argv, env, setpgroup=0, setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    )

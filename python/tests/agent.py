@@ -125,6 +125,11 @@ def save_round(lines, req, attempt, at_step, exclude=(), deadline_ms=10_000):
 
 def make_manifest(line, req, attempt, saved):
     files = [dict(f, rank=rank) for rank, message in enumerate(saved) for f in message["files"]]
-    about = {"step": saved[0]["step"], "dir": saved[0]["dir"], "world_size": len(saved), "writers": list(range(len(saved)))}
+    about = {
+        "step": saved[0]["step"],
+        "dir": saved[0]["dir"],
+        "world_size": len(saved),
+        "writers": list(range(len(saved))),
+    }
     line.send("manifest", req=req, attempt=attempt, files=files, **about)
     return line.expect("manifested", req=req)

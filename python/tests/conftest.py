@@ -95,9 +95,11 @@ def uninterrupted(tmp_path_factory):
     """Losses by step of ranks 0 and 1 of a run that nothing happened to."""
     j = Job(tmp_path_factory.mktemp("uninterrupted"))
     try:
-        process, _ = j.launch("--nproc-per-node=2", "--standalone", pod=None, STEP_SECONDS=0, TOTAL_STEPS=400, CKPT_EVERY=0)
+        process, _ = j.launch(
+            "--nproc-per-node=2", "--standalone", pod=None, STEP_SECONDS=0, TOTAL_STEPS=400, CKPT_EVERY=0
+        )
         assert process.wait(60) == 0, j.output()
-        return [dict((step, loss) for step, loss, _ in j.steps(rank)) for rank in (0, 1)]
+        return [{step: loss for step, loss, _ in j.steps(rank)} for rank in (0, 1)]
     finally:
         j.end()
 

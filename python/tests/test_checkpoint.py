@@ -186,9 +186,8 @@ def test_the_checksum_written_is_the_one_read(tmp_path):
 
 
 def test_whose_file_is_whose():
-    owners = {name: checkpoint.owner(name, 7) for name in ("rank-3.state.pt", "__12_0.distcp", "a/__0_1.distcp", ".metadata",
-                                                           "model.pt", "rank-x", "rank-12")}  # fmt: skip
-    assert list(owners.values()) == [3, 12, 0, 7, 7, 7, 12]
+    names = ["rank-3.state.pt", "__12_0.distcp", "a/__0_1.distcp", ".metadata", "model.pt", "rank-x", "rank-12"]
+    assert [checkpoint.owner(name, 7) for name in names] == [3, 12, 0, 7, 7, 7, 12]
 
 
 def saver(root, save_fn, rank=0, world_size=1):
@@ -235,7 +234,7 @@ def test_a_failing_save_is_told_and_not_raised(tmp_path):
 
 def test_a_checkpoint_that_is_there_already_is_not_written_over(tmp_path):
     make(tmp_path, 5, world_size=1)
-    s, trouble = saver(tmp_path, lambda context: pytest.fail("must not be called"))
+    s, _ = saver(tmp_path, lambda context: pytest.fail("must not be called"))
     assert "already holds a checkpoint" in s.asked(5, ())["error"]
 
 
@@ -247,7 +246,7 @@ def test_a_round_at_a_periodic_step_answers_with_the_files_already_written(tmp_p
         with context.open("rank-0.state.pt") as f:
             f.write(b"x")
 
-    s, trouble = saver(tmp_path, save_fn)
+    s, _ = saver(tmp_path, save_fn)
     s.periodic(20)
     fields = s.asked(20, ())
     assert calls == [True] and "error" not in fields and len(fields["files"]) == 1

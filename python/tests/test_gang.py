@@ -31,7 +31,7 @@ def assert_as_uninterrupted(job, uninterrupted, ranks=(0, 1)):
 
 
 def test_a_round_saves_all_ranks_at_one_step_and_the_next_attempt_resumes_there_bit_identically(gang, uninterrupted):
-    job, process, pod, lines = gang
+    job, _, pod, lines = gang
     launcher = pod.launcher()
     at_step = max(pod.step(0), pod.step(1)) + 4
     saved = save_round(lines, "r1", 0, at_step)
@@ -53,12 +53,12 @@ def test_a_round_saves_all_ranks_at_one_step_and_the_next_attempt_resumes_there_
     wait_until(lambda: pod.ring(0)["attempt"] == 1 and pod.step(0) > at_step + 5, what="steps of attempt 1")
     steps = job.steps(0)
     assert [s for s, _, a in steps if a == 0][-1] == at_step  # nobody went on alone
-    assert [s for s, _, a in steps if a == 1][0] == at_step + 1  # and nothing is done twice
+    assert next(s for s, _, a in steps if a == 1) == at_step + 1  # and nothing is done twice
     assert_as_uninterrupted(job, uninterrupted)
 
 
 def test_release_lets_the_gang_train_on(gang, uninterrupted):
-    job, process, pod, lines = gang
+    job, _, pod, lines = gang
     at_step = pod.step(0) + 4
     saved = save_round(lines, "r1", 0, at_step)
     for line in lines:
@@ -91,7 +91,7 @@ def test_a_step_already_past_is_refused_and_the_others_go_on_after_cancel(gang):
 
 
 def test_holders_leave_at_their_deadline_with_75_and_never_go_on(gang):
-    job, process, pod, lines = gang
+    _, _, pod, lines = gang
     launcher = pod.launcher()
     at_step = pod.step(0) + 5
     for line in lines:
@@ -109,6 +109,7 @@ def test_a_replaced_agent_picks_the_round_up(gang):
     arm = {"req": "r1", "attempt": 0, "at_step": at_step, "deadline_ms": 20_000}
     for line in lines:
         line.send("arm", **arm)
+    for line in lines:
         line.expect("held")
         line.close()
     lines = [pod.rank(0), pod.rank(1)]
@@ -116,6 +117,7 @@ def test_a_replaced_agent_picks_the_round_up(gang):
         line.send("arm", **arm)
         line.expect("armed")
         line.expect("held")
+    for line in lines:
         line.send("go", req="r1", attempt=0)
     first = [line.expect("saved") for line in lines]
     for line in lines:
@@ -140,7 +142,7 @@ def test_abort_ends_a_rank_that_is_blocked_in_a_collective(gang):
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_killed_or_stopped_rank_costs_the_steps_since_the_last_periodic_checkpoint(job, uninterrupted, victim, how):
-    process, pod = job.launch("--nproc-per-node=2", "--standalone", PITCREW_AGENT_WAIT=0)
+    _, pod = job.launch("--nproc-per-node=2", "--standalone", PITCREW_AGENT_WAIT=0)
     launcher = pod.launcher()
     wait_until(lambda: pod.step(0) > 24, what="step 25")
     os.kill(pod.ring(victim)["pid"], how)
@@ -149,7 +151,7 @@ def test_a_killed_or_stopped_rank_costs_the_steps_since_the_last_periodic_checkp
     launcher.send("start", attempt=1, node_rank=0, nnodes=1, nproc=2, world_size=2, master_addr="127.0.0.1",
                   master_port=_port())  # fmt: skip
     wait_until(lambda: pod.ring(0)["attempt"] == 1 and pod.step(0) > 30 and pod.step(1) > 30, what="attempt 1's steps")
-    resumed = [s for s, _, a in job.steps(0) if a == 1][0]
+    resumed = next(s for s, _, a in job.steps(0) if a == 1)
     assert resumed == 21
     assert pod.ring(0)["resumed_step"] == 20 and pod.ring(0)["flags"] & 8
     assert_as_uninterrupted(job, uninterrupted)

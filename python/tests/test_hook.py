@@ -38,10 +38,9 @@ def hook(tmp_path):
 def test_the_hello_says_who_it_is(hook, tmp_path):
     h = hook(lambda context: None, checkpoint_dir=str(tmp_path / "c"))
     h.step()
-    assert Pod(tmp_path).rank(0).hello == {
-        "t": "hello", "v": 1, "role": "rank", "rank": 1, "local_rank": 0, "world_size": 2, "attempt": 2, "pid": os.getpid(),
-        "step": 1, "section": "step", "can_save": True, "strategy": "custom", "ckpt_dir": str(tmp_path / "c"), "save_p99_s": 0.0,
-    }  # fmt: skip
+    who = {"rank": 1, "local_rank": 0, "world_size": 2, "attempt": 2, "pid": os.getpid(), "strategy": "custom"}
+    state = {"step": 1, "section": "step", "can_save": True, "ckpt_dir": str(tmp_path / "c"), "save_p99_s": 0.0}
+    assert Pod(tmp_path).rank(0).hello == {"t": "hello", "v": 1, "role": "rank", **who, **state}
 
 
 def test_the_ring_follows_steps_and_sections(hook, tmp_path):
@@ -81,7 +80,9 @@ def test_a_missing_directory_costs_one_warning_and_nothing_else(hook, tmp_path):
     assert h.step_count == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/proc/self/ns"), reason="cannot make a directory unwritable")
+@pytest.mark.skipif(
+    os.geteuid() == 0 and not os.path.exists("/proc/self/ns"), reason="cannot make a directory unwritable"
+)
 def test_a_directory_that_cannot_be_written_costs_one_warning(tmp_path):
     directory = tmp_path / "readonly"
     directory.mkdir()
@@ -89,8 +90,7 @@ def test_a_directory_that_cannot_be_written_costs_one_warning(tmp_path):
     code = (
         "import os, warnings\n"
         "if os.geteuid() == 0: os.setgid(65534); os.setuid(65534)\n"
-        "warnings.simplefilter('error')\n"
-        "import warnings; seen = []; warnings.showwarning = lambda *a, **k: seen.append(a); warnings.simplefilter('always')\n"
+        "seen = []; warnings.showwarning = lambda *a, **k: seen.append(a); warnings.simplefilter('always')\n"
         "from pitcrew_torch.hook import Hook\n"
         "h = Hook()\n"
         "for _ in range(3): h.step(1.0)\n"

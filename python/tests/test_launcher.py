@@ -50,8 +50,16 @@ def test_alone_it_sets_what_torchrun_sets_and_ends_with_its_workers(bare):
     assert about["RANK"] == "1" and about["LOCAL_RANK"] == "1" and about["WORLD_SIZE"] == "2"
     assert about["LOCAL_WORLD_SIZE"] == "2" and about["GROUP_RANK"] == "0" and about["MASTER_PORT"] == "4321"
     assert about["TORCHELASTIC_RESTART_COUNT"] == "0" and about["TORCHELASTIC_RUN_ID"] == "run-7"
-    assert about["TORCHELASTIC_MAX_RESTARTS"] == "3" and about["PITCREW_ATTEMPT"] == "0" and about["PITCREW_LAUNCHER"] == "1"
-    assert about["argv"][1:] == ["--lr", "1"] and about["main"].endswith("worker_script.py") and about["name"] == "__main__"
+    assert (
+        about["TORCHELASTIC_MAX_RESTARTS"] == "3"
+        and about["PITCREW_ATTEMPT"] == "0"
+        and about["PITCREW_LAUNCHER"] == "1"
+    )
+    assert (
+        about["argv"][1:] == ["--lr", "1"]
+        and about["main"].endswith("worker_script.py")
+        and about["name"] == "__main__"
+    )
     assert about["path0"] == str(HERE) and about["pgid"] == about["pid"]
     assert said(0, 0)["random"] != about["random"]
 
@@ -71,7 +79,12 @@ def test_start_ends_the_old_attempt_and_forks_the_new_one(bare):
     state = line.expect("state", state="running", attempt=3)
     about = said(3, 1)
     assert state["pids"] == [about["pid"]] and not alive(old)
-    assert (about["RANK"], about["WORLD_SIZE"], about["MASTER_ADDR"], about["MASTER_PORT"]) == ("1", "2", "10.1.2.3", "4567")
+    assert (about["RANK"], about["WORLD_SIZE"], about["MASTER_ADDR"], about["MASTER_PORT"]) == (
+        "1",
+        "2",
+        "10.1.2.3",
+        "4567",
+    )
     assert about["TORCHELASTIC_RESTART_COUNT"] == "3"
 
 
@@ -141,7 +154,7 @@ def test_without_an_agent_it_goes_on_alone_after_the_wait(bare):
 
 
 def test_an_agent_that_leaves_while_the_launcher_waits_does_not_hold_it_for_ever(bare):
-    process, pod, said = bare(PITCREW_AGENT_WAIT=1, PITCREW_HEAL_WAIT=0.3)
+    process, pod, _ = bare(PITCREW_AGENT_WAIT=1, PITCREW_HEAL_WAIT=0.3)
     line = pod.launcher()
     line.send("wait")
     line.expect("state")
@@ -177,7 +190,7 @@ def test_with_an_agent_a_failed_worker_waits_to_be_healed(bare):
 
 
 def test_an_agent_that_heals_nothing_here_says_so_and_the_launcher_does_as_torchrun(bare):
-    process, pod, said = bare("sleep=0.5", "exit=7", PITCREW_AGENT_WAIT=30)
+    process, pod, _ = bare("sleep=0.5", "exit=7", PITCREW_AGENT_WAIT=30)
     line = pod.launcher()
     line.send("alone", heal_wait_s=0)
     assert process.wait(20) == 7
@@ -195,7 +208,7 @@ def test_an_agent_being_replaced_when_the_worker_fails_is_waited_for(bare):
 
 def test_sigterm_goes_to_the_workers_and_ends_the_launcher(bare):
     for acts in (["sleep=600"], ["deaf", "sleep=600"]):
-        process, _, said = bare(*acts, pod=None, PITCREW_TERM_GRACE=0.3)
+        process, _, _ = bare(*acts, pod=None, PITCREW_TERM_GRACE=0.3)
         pid = wait_until(lambda process=process: _child(process.pid), what="a worker")
         time.sleep(0.3)
         process.terminate()
@@ -211,7 +224,9 @@ def test_workers_do_not_outlive_a_killed_launcher(bare):
 
 
 def test_a_module_runs_as_python_m_would(job):
-    (job.root / "mod.py").write_text("import sys, pathlib; pathlib.Path('ran').write_text(__name__ + ' ' + sys.argv[1])")
+    (job.root / "mod.py").write_text(
+        "import sys, pathlib; pathlib.Path('ran').write_text(__name__ + ' ' + sys.argv[1])"
+    )
     process, _ = job.start([sys.executable, str(HERE / "bare.py"), "-m", "mod", "x"], None)
     assert process.wait(20) == 0, job.output()
     assert (job.root / "ran").read_text() == "__main__ x"

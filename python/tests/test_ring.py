@@ -70,7 +70,11 @@ def test_a_capacity_that_is_no_power_of_two_is_refused():
 
 def test_every_header_field_lies_where_the_contract_says():
     text = (ROOT / "docs" / "hook-protocol.md").read_text()
-    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| ") and line.split("|")[1].strip().isdigit()]
+    rows = [
+        line.split("|")[1:3]
+        for line in text.splitlines()
+        if line.startswith("| ") and line.split("|")[1].strip().isdigit()
+    ]
     contract = {(int(offset), kind.strip()) for offset, kind in rows}
     kinds = {"I": "u32", "Q": "u64"}
     ours = {(offset, kinds.get(fmt) or "char[%s]" % fmt[:-1]) for offset, fmt in ring.HEADER.values()}

@@ -23,7 +23,9 @@ class Rank:
         self.left = None
         self.saving = threading.Event()
         self.saving.set()
-        self.rounds = Rounds(attempt, lambda: self.step, lambda: can_save, lambda: self.over, self.said.append, self._leave)
+        self.rounds = Rounds(
+            attempt, lambda: self.step, lambda: can_save, lambda: self.over, self.said.append, self._leave
+        )
 
     def _leave(self, why):
         self.left = why

@@ -7,10 +7,20 @@ import signal
 import sys
 import time
 
-NAMES = (
-    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT "
-    "TORCHELASTIC_RUN_ID TORCHELASTIC_MAX_RESTARTS PITCREW_ATTEMPT PITCREW_LAUNCHER"
-).split()
+NAMES = [
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "PITCREW_ATTEMPT",
+    "PITCREW_LAUNCHER",
+]
 
 
 def main():
@@ -27,9 +37,7 @@ def main():
         kind, _, value = act.partition("=")
         if kind == "sleep":
             time.sleep(float(value))
-        elif kind == "exit":
-            sys.exit(int(value))
-        elif kind == "exit-first" and about["PITCREW_ATTEMPT"] == "0":
+        elif kind == "exit" or (kind == "exit-first" and about["PITCREW_ATTEMPT"] == "0"):
             sys.exit(int(value))
         elif kind == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -16,7 +16,10 @@ sys.path.insert(0, os.path.join(ROOT, "python"))
 
 from pitcrew_torch import ring  # noqa: E402
 
-FILES = [{"name": "model.pt", "bytes": 1048576, "crc32": "cbf43926"}, {"name": "rank-0.state.pt", "bytes": 5120, "crc32": "0000beef"}]
+FILES = [
+    {"name": "model.pt", "bytes": 1048576, "crc32": "cbf43926"},
+    {"name": "rank-0.state.pt", "bytes": 5120, "crc32": "0000beef"},
+]
 FILES_1 = [{"name": "rank-1.state.pt", "bytes": 5120, "crc32": "deadbeef"}]
 ALL_FILES = [dict(f, rank=0) for f in FILES] + [dict(f, rank=1) for f in FILES_1]
 ROUND = {"req": "inc-7/1", "attempt": 3}
@@ -24,8 +27,25 @@ DIR = "/ckpt/step-15.attempt-3"
 RANK, LAUNCHER, TO_RANK, TO_LAUNCHER = "rank", "launcher", "agent-to-rank", "agent-to-launcher"
 
 MESSAGES = [
-    (RANK, {"t": "hello", "v": 1, "role": "rank", "rank": 0, "local_rank": 0, "world_size": 2, "attempt": 3, "pid": 77,
-            "step": 12, "section": "step", "can_save": True, "strategy": "ddp", "ckpt_dir": "/ckpt", "save_p99_s": 0.2}),
+    (
+        RANK,
+        {
+            "t": "hello",
+            "v": 1,
+            "role": "rank",
+            "rank": 0,
+            "local_rank": 0,
+            "world_size": 2,
+            "attempt": 3,
+            "pid": 77,
+            "step": 12,
+            "section": "step",
+            "can_save": True,
+            "strategy": "ddp",
+            "ckpt_dir": "/ckpt",
+            "save_p99_s": 0.2,
+        },
+    ),
     (TO_RANK, {"t": "arm", **ROUND, "at_step": 15, "deadline_ms": 8000, "exclude": [1]}),
     (RANK, {"t": "armed", **ROUND, "step": 12}),
     (RANK, {"t": "nack", **ROUND, "step": 15, "reason": "past"}),
@@ -38,9 +58,23 @@ MESSAGES = [
     (RANK, {"t": "held", **ROUND, "step": 15}),
     (TO_RANK, {"t": "go", **ROUND}),
     (RANK, {"t": "saved", **ROUND, "step": 15, "dir": DIR, "files": FILES, "bytes": 1053696, "seconds": 0.125}),
-    (RANK, {"t": "saved", **ROUND, "step": 15, "dir": DIR, "files": [], "bytes": 0, "seconds": 0.01,
-            "error": "OSError: [Errno 28] No space left on device"}),
-    (TO_RANK, {"t": "manifest", **ROUND, "step": 15, "dir": DIR, "files": ALL_FILES, "world_size": 2, "writers": [0, 1]}),
+    (
+        RANK,
+        {
+            "t": "saved",
+            **ROUND,
+            "step": 15,
+            "dir": DIR,
+            "files": [],
+            "bytes": 0,
+            "seconds": 0.01,
+            "error": "OSError: [Errno 28] No space left on device",
+        },
+    ),
+    (
+        TO_RANK,
+        {"t": "manifest", **ROUND, "step": 15, "dir": DIR, "files": ALL_FILES, "world_size": 2, "writers": [0, 1]},
+    ),
     (RANK, {"t": "manifested", **ROUND, "step": 15, "dir": DIR, "crc32": "1234abcd"}),
     (RANK, {"t": "manifested", **ROUND, "step": 15, "dir": DIR, "error": "rank-1.state.pt has 12 bytes, not 5120"}),
     (TO_RANK, {"t": "cancel", **ROUND}),
@@ -50,15 +84,48 @@ MESSAGES = [
     (TO_RANK, {"t": "abort", "attempt": 3, "reason": "gang restarts as attempt 4"}),
     (TO_RANK, {"t": "ping"}),
     (RANK, {"t": "pong", "attempt": 3, "step": 12, "section": "step"}),
-    (RANK, {"t": "error", "attempt": 3, "step": 12, "error": "RuntimeError: CUDA error: uncorrectable ECC error encountered"}),
+    (
+        RANK,
+        {
+            "t": "error",
+            "attempt": 3,
+            "step": 12,
+            "error": "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        },
+    ),
     (RANK, {"t": "bye", "attempt": 3, "step": 100, "code": 0}),
-    (LAUNCHER, {"t": "hello", "v": 1, "role": "launcher", "pid": 1, "state": "waiting", "attempt": -1, "nproc": 1, "nnodes": 2,
-                "node_rank": 1, "job_uid": "2f9c7b5e-7e0c-4d5a-9a55-1d8e4a1b0c3d", "torch": "1.13.0"}),
+    (
+        LAUNCHER,
+        {
+            "t": "hello",
+            "v": 1,
+            "role": "launcher",
+            "pid": 1,
+            "state": "waiting",
+            "attempt": -1,
+            "nproc": 1,
+            "nnodes": 2,
+            "node_rank": 1,
+            "job_uid": "2f9c7b5e-7e0c-4d5a-9a55-1d8e4a1b0c3d",
+            "torch": "1.13.0",
+        },
+    ),
     (TO_LAUNCHER, {"t": "alone"}),
     (TO_LAUNCHER, {"t": "alone", "heal_wait_s": 0}),
     (TO_LAUNCHER, {"t": "wait"}),
-    (TO_LAUNCHER, {"t": "start", "attempt": 4, "node_rank": 1, "nnodes": 2, "nproc": 1, "world_size": 2,
-                   "master_addr": "10.0.0.7", "master_port": 29517}),
+    (
+        TO_LAUNCHER,
+        {
+            "t": "start",
+            "attempt": 4,
+            "node_rank": 1,
+            "nnodes": 2,
+            "nproc": 1,
+            "world_size": 2,
+            "master_addr": "10.0.0.7",
+            "master_port": 29517,
+        },
+    ),
     (TO_LAUNCHER, {"t": "stop", "attempt": 4}),
     (LAUNCHER, {"t": "state", "state": "running", "attempt": 4, "pids": [91]}),
     (LAUNCHER, {"t": "exit", "attempt": 3, "local_rank": 0, "pid": 77, "code": 75, "signal": 0}),

@@ -1,8 +1,8 @@
 """STAND-IN for train.py on machines where no torch can be had. It trains nothing worth having.
 
-Real here: the hook's ring, sockets, rounds and checkpoint files (the same code, which needs no torch), the processes, and
-the ranks' dependence on each other: they exchange a number each step, so one that dies or hangs takes the others with it,
-as a collective does. Not real: torch, gloo, the model. The GPU is simulated as in train.py, whose settings apply.
+Real here: the hook's ring, sockets, rounds and checkpoint files (the same code, which needs no torch), the processes,
+and the ranks' dependence on each other: they exchange numbers each step, so one that dies or hangs takes the others
+with it, as a collective does. Not real: torch, gloo, the model. The GPU is simulated as in train.py, whose settings apply.
 """
 
 import json
@@ -15,9 +15,9 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
 
-from simgpu import SimulatedGPU  # noqa: E402
+from simgpu import SimulatedGPU
 
-from pitcrew_torch.hook import Hook  # noqa: E402
+from pitcrew_torch.hook import Hook
 
 WIDTH = 16
 
@@ -82,8 +82,14 @@ class Ring0:
 
 def main():
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    print("STAND-IN TRAINER, rank %d: no torch here, nothing is trained (see standin.py)" % rank, file=sys.stderr, flush=True)
-    gang = Ring0(rank, world_size, os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", 29500)))
+    print(
+        "STAND-IN TRAINER, rank %d: no torch here, nothing is trained (see standin.py)" % rank,
+        file=sys.stderr,
+        flush=True,
+    )
+    gang = Ring0(
+        rank, world_size, os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", 29500))
+    )
     weights = [math.sin(i + 1) for i in range(WIDTH)]
 
     def save(context):
@@ -99,10 +105,13 @@ def main():
 
     env = os.environ
     hook = Hook(
-        save, load, checkpoint_dir=env.get("CKPT_DIR") or env.get("PITCREW_CKPT_DIR"),
-        checkpoint_every=int(env.get("CKPT_EVERY", 20)), strategy="custom", exchange=lambda: gang, torch_version="stand-in",
-        gpu_uuid=(env.get("NVIDIA_VISIBLE_DEVICES", "").split(",") + [""] * 8)[int(env.get("LOCAL_RANK", 0))],
-    )  # fmt: skip
+        save,
+        load,
+        checkpoint_dir=env.get("CKPT_DIR") or env.get("PITCREW_CKPT_DIR"),
+        checkpoint_every=int(env.get("CKPT_EVERY", 20)),
+        exchange=lambda: gang,
+        torch_version="stand-in",
+    )
     gpu = SimulatedGPU(env.get("PITCREW_SIM_GPU", ""), hook.local_rank)
     seconds, total = float(env.get("STEP_SECONDS", 0.1)), int(env.get("TOTAL_STEPS", 1_000_000))
     log = None

@@ -7,9 +7,9 @@ torch, gloo, the checkpoints, the processes.
 The data of a step follows from its number, so a run resumed from step S repeats the losses of an uninterrupted one bit
 for bit. Run it with torchrun or `python -m pitcrew_torch.run`. Settings, all from the environment:
 
-    STEP_SECONDS (0.1) · TOTAL_STEPS (1000000) · CKPT_DIR or PITCREW_CKPT_DIR · CKPT_EVERY (20) · PITCREW_SIM_GPU: files, comma-separated, or
-    a directory with one file per local rank · PITCREW_TRAIN_LOG: directory for rank-<R>.log, one line a step:
-    step, loss (hexadecimal float), attempt, rank, unix time
+    STEP_SECONDS (0.1) · TOTAL_STEPS (1000000) · CKPT_DIR or PITCREW_CKPT_DIR · CKPT_EVERY (20)
+    PITCREW_SIM_GPU: files, comma-separated, or a directory with one file per local rank
+    PITCREW_TRAIN_LOG: directory for rank-<R>.log, one line a step: step, loss (hexadecimal), attempt, rank, unix time
 """
 
 import os
@@ -18,11 +18,11 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from simgpu import SimulatedGPU  # noqa: E402
+import torch
+import torch.distributed as dist
+from simgpu import SimulatedGPU
 
-import pitcrew_torch as pitcrew  # noqa: E402
+import pitcrew_torch as pitcrew
 
 WIDTH, BATCH, SEED = 64, 32, 20240229
 
