@@ -2,9 +2,7 @@ package collector
 
 import (
 	"errors"
-	"reflect"
 
-	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/connector"
 	"go.opentelemetry.io/collector/exporter"
 	"go.opentelemetry.io/collector/exporter/debugexporter"
@@ -24,6 +22,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/collector/detectorconnector"
 	"github.com/pitcrew/pitcrew/collector/natsexporter"
+	"github.com/pitcrew/pitcrew/collector/pilotextension"
 	"github.com/pitcrew/pitcrew/receivers/dcgmreceiver"
 	"github.com/pitcrew/pitcrew/receivers/torchreceiver"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver"
@@ -60,6 +59,7 @@ func exporters() []exporter.Factory {
 
 func extensions() []extension.Factory {
 	return []extension.Factory{
+		pilotextension.NewFactory(),
 		healthcheckextension.NewFactory(),
 		filestorage.NewFactory(),
 	}
@@ -74,23 +74,5 @@ func Factories() (otelcol.Factories, error) {
 	f.Connectors, errs[2] = otelcol.MakeFactoryMap(connectors()...)
 	f.Exporters, errs[3] = otelcol.MakeFactoryMap(exporters()...)
 	f.Extensions, errs[4] = otelcol.MakeFactoryMap(extensions()...)
-	f.ReceiverModules = modules(f.Receivers)
-	f.ProcessorModules = modules(f.Processors)
-	f.ConnectorModules = modules(f.Connectors)
-	f.ExporterModules = modules(f.Exporters)
-	f.ExtensionModules = modules(f.Extensions)
 	return f, errors.Join(errs[:]...)
-}
-
-// modules names the package of each configuration, for `pitcrew-collector components`.
-func modules[F component.Factory](fs map[component.Type]F) map[component.Type]string {
-	out := map[component.Type]string{}
-	for t, f := range fs {
-		c := reflect.TypeOf(f.CreateDefaultConfig())
-		for c.Kind() == reflect.Pointer {
-			c = c.Elem()
-		}
-		out[t] = c.PkgPath()
-	}
-	return out
 }
