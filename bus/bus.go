@@ -144,6 +144,7 @@ func (b *Bus) ensure(ctx context.Context) error {
 	buckets := []jetstream.KeyValueConfig{
 		{Bucket: IncidentBucket, History: 64, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: SeenBucket, History: 1, TTL: seenFor, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
+		{Bucket: ControlBucket, History: 64, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: AttemptBucket, History: 8, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 	}
 	for _, c := range buckets {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -191,3 +192,17 @@ type Member struct {
 
 // Attempts is the bucket of attempts.
 func (b *Bus) Attempts() Bucket[Attempt] { return NewBucket[Attempt](b, AttemptBucket) }
+
+// KillSwitch stops every action of the remediator while it is on; incidents under way wait where they stand. The key is KillKey.
+type KillSwitch struct {
+	On     bool      `json:"on"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
+}
+
+// KillKey is the kill switch's key in the control bucket.
+const KillKey = "kill-switch"
+
+// Control is the bucket of what people say to the remediator.
+func (b *Bus) Control() Bucket[KillSwitch] { return NewBucket[KillSwitch](b, ControlBucket) }

@@ -12,6 +12,7 @@ const (
 	IncidentBucket  = "PITCREW_INCIDENTS"
 	SeenBucket      = "PITCREW_SEEN"
 	AttemptBucket   = "PITCREW_ATTEMPTS"
+	ControlBucket   = "PITCREW_CONTROL"
 )
 
 const (

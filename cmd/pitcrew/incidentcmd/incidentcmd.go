@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/user"
 	"slices"
 	"text/tabwriter"
@@ -16,61 +15,25 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 )
 
-type flags struct {
-	url, cluster, creds, output string
-	wait                        time.Duration
-}
-
 // Command is `pitcrew incident`.
 func Command() *cobra.Command {
-	var f flags
+	var f connect.Flags
 	c := &cobra.Command{Use: "incident", Aliases: []string{"incidents"}, Short: "Look at incidents and answer those that wait"}
-	p := c.PersistentFlags()
-	p.StringVar(&f.url, "nats", envOr("PITCREW_NATS", bus.DefaultURL), "address of NATS (PITCREW_NATS)")
-	p.StringVar(&f.cluster, "cluster", envOr("PITCREW_CLUSTER", bus.DefaultCluster), "name of the cluster (PITCREW_CLUSTER)")
-	p.StringVar(&f.creds, "creds", os.Getenv("PITCREW_NATS_CREDS"), "NATS credentials file (PITCREW_NATS_CREDS)")
-	p.StringVarP(&f.output, "output", "o", "text", "text or json")
-	p.DurationVar(&f.wait, "wait", 5*time.Second, "how long to wait for NATS")
+	f.Register(c.PersistentFlags())
 	c.AddCommand(list(&f), show(&f), watch(&f), answer(&f, "approve", "approved"), answer(&f, "reject", "rejected"))
 	return c
 }
 
-func envOr(name, otherwise string) string {
-	if v := os.Getenv(name); v != "" {
-		return v
-	}
-	return otherwise
-}
-
 type store = bus.Bucket[incident.Incident]
 
-// open connects, or says how to.
-func (f *flags) open(ctx context.Context, do func(context.Context, store) error) error {
-	if f.output != "text" && f.output != "json" {
-		return fmt.Errorf("unknown output %q; text or json", f.output)
-	}
-	b, err := bus.Connect(bus.Options{URL: f.url, Cluster: f.cluster, Creds: f.creds, Name: "pitcrew-cli"})
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	waited, cancel := context.WithTimeout(ctx, f.wait)
-	defer cancel()
-	if err := b.Wait(waited); err != nil {
-		return err
-	}
-	return do(ctx, bus.NewBucket[incident.Incident](b, bus.IncidentBucket))
-}
-
-func (f *flags) print(w io.Writer, i incident.Incident) error {
-	if f.output == "json" {
-		return writeJSON(w, i)
-	}
-	i.Write(w)
-	return nil
+func open(ctx context.Context, f *connect.Flags, do func(context.Context, store) error) error {
+	return f.Open(ctx, func(ctx context.Context, b *bus.Bus) error {
+		return do(ctx, bus.NewBucket[incident.Incident](b, bus.IncidentBucket))
+	})
 }
 
 func writeJSON(w io.Writer, v any) error {
@@ -79,11 +42,11 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-func list(f *flags) *cobra.Command {
+func list(f *connect.Flags) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "All incidents, newest first", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return f.open(c.Context(), func(ctx context.Context, s store) error {
+			return open(c.Context(), f, func(ctx context.Context, s store) error {
 				all, err := s.List(ctx)
 				if err != nil {
 					return err
@@ -93,7 +56,7 @@ func list(f *flags) *cobra.Command {
 				for _, x := range all {
 					out = append(out, x.Value)
 				}
-				if f.output == "json" {
+				if f.JSON() {
 					return writeJSON(c.OutOrStdout(), out)
 				}
 				return table(c.OutOrStdout(), out)
@@ -123,34 +86,38 @@ func get(ctx context.Context, s store, id string) (incident.Incident, uint64, er
 	return i, rev, err
 }
 
-func show(f *flags) *cobra.Command {
+func show(f *connect.Flags) *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "One incident: what was seen, decided, considered, done, and where every second went", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return f.open(c.Context(), func(ctx context.Context, s store) error {
+			return open(c.Context(), f, func(ctx context.Context, s store) error {
 				i, _, err := get(ctx, s, args[0])
 				if err != nil {
 					return err
 				}
-				return f.print(c.OutOrStdout(), i)
+				if f.JSON() {
+					return writeJSON(c.OutOrStdout(), i)
+				}
+				i.Write(c.OutOrStdout())
+				return nil
 			})
 		},
 	}
 }
 
-func watch(f *flags) *cobra.Command {
+func watch(f *connect.Flags) *cobra.Command {
 	return &cobra.Command{
 		Use: "watch", Short: "Follow incidents as they happen", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return f.open(c.Context(), func(ctx context.Context, s store) error {
+			return open(c.Context(), f, func(ctx context.Context, s store) error {
 				shown, past := map[string]int{}, true
 				return s.Watch(ctx, func() { past = false }, func(x bus.Change[incident.Incident]) {
 					i := x.Value
-					if f.output == "json" && !past {
+					if f.JSON() && !past {
 						_ = json.NewEncoder(c.OutOrStdout()).Encode(i)
 					}
 					for _, n := range i.Notes[min(shown[i.ID], len(i.Notes)):] {
-						if !past && f.output == "text" {
+						if !past && !f.JSON() {
 							fmt.Fprintf(c.OutOrStdout(), "%s %s\n", i.ID, i.Line(n))
 						}
 					}
@@ -161,12 +128,12 @@ func watch(f *flags) *cobra.Command {
 	}
 }
 
-func answer(f *flags, use, word string) *cobra.Command {
+func answer(f *connect.Flags, use, word string) *cobra.Command {
 	var reason string
 	c := &cobra.Command{
 		Use: use + " ID", Short: "Answer an incident that waits for a person: " + word, Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return f.open(c.Context(), func(ctx context.Context, s store) error {
+			return open(c.Context(), f, func(ctx context.Context, s store) error {
 				for {
 					i, rev, err := get(ctx, s, args[0])
 					if err != nil {
@@ -185,7 +152,7 @@ func answer(f *flags, use, word string) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					if f.output == "json" {
+					if f.JSON() {
 						return writeJSON(c.OutOrStdout(), map[string]string{"incident": i.ID, "answer": i.Approval})
 					}
 					fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", i.ID, i.Approval)

@@ -1,0 +1,62 @@
+// Command pitcrew-remediator takes findings from NATS and brings jobs back, by written policy.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/remediator"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "pitcrew-remediator:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var o remediator.Options
+	var verbose bool
+	c := &cobra.Command{
+		Use: "pitcrew-remediator", Short: "Bring jobs back, by written policy", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(c *cobra.Command, _ []string) error {
+			level := slog.LevelInfo
+			if verbose {
+				level = slog.LevelDebug
+			}
+			o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			return remediator.Run(c.Context(), o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.NATS, "nats", env("PITCREW_NATS", bus.DefaultURL), `address of NATS, or "embedded" (PITCREW_NATS)`)
+	f.StringVar(&o.NATSDir, "nats-dir", "pitcrew-bus", "folder of the embedded server's streams")
+	f.StringVar(&o.Creds, "creds", env("PITCREW_NATS_CREDS", ""), "NATS credentials file (PITCREW_NATS_CREDS)")
+	f.StringVar(&o.Cluster, "cluster", env("PITCREW_CLUSTER", bus.DefaultCluster), "name of the cluster (PITCREW_CLUSTER)")
+	f.StringVar(&o.Namespace, "namespace", "pitcrew-system", "Pitcrew's own namespace")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig; empty: in-cluster")
+	f.StringSliceVar(&o.Policies, "policies", []string{"deploy/policies"}, "policy files or folders; reloaded when they change")
+	f.StringVar(&o.Metrics, "metrics", "127.0.0.1:9401", "address of /metrics and /healthz; empty: none")
+	f.StringVar(&o.Audit, "audit", "", "file of the audit log, one JSON line per write to the cluster")
+	f.BoolVar(&o.Elect, "leader-elect", true, "act only while holding the lease")
+	f.BoolVarP(&verbose, "verbose", "v", false, "log debug lines")
+	return c
+}
+
+func env(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}

@@ -1,0 +1,56 @@
+// Package connect holds the flags by which the CLI's commands reach the bus.
+package connect
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/pitcrew/pitcrew/bus"
+)
+
+// Flags name the bus and the form of output.
+type Flags struct {
+	url, cluster, creds, output string
+	wait                        time.Duration
+}
+
+// Register adds the flags. Each has an environment variable as its default.
+func (f *Flags) Register(p *pflag.FlagSet) {
+	p.StringVar(&f.url, "nats", envOr("PITCREW_NATS", bus.DefaultURL), "address of NATS (PITCREW_NATS)")
+	p.StringVar(&f.cluster, "cluster", envOr("PITCREW_CLUSTER", bus.DefaultCluster), "name of the cluster (PITCREW_CLUSTER)")
+	p.StringVar(&f.creds, "creds", os.Getenv("PITCREW_NATS_CREDS"), "NATS credentials file (PITCREW_NATS_CREDS)")
+	p.StringVarP(&f.output, "output", "o", "text", "text or json")
+	p.DurationVar(&f.wait, "wait", 5*time.Second, "how long to wait for NATS")
+}
+
+func envOr(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+// JSON reports whether output is asked for as JSON.
+func (f *Flags) JSON() bool { return f.output == "json" }
+
+// Open connects and calls do, or says what is missing.
+func (f *Flags) Open(ctx context.Context, do func(context.Context, *bus.Bus) error) error {
+	if f.output != "text" && f.output != "json" {
+		return fmt.Errorf("unknown output %q; text or json", f.output)
+	}
+	b, err := bus.Connect(bus.Options{URL: f.url, Cluster: f.cluster, Creds: f.creds, Name: "pitcrew-cli"})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	waited, cancel := context.WithTimeout(ctx, f.wait)
+	defer cancel()
+	if err := b.Wait(waited); err != nil {
+		return err
+	}
+	return do(ctx, b)
+}

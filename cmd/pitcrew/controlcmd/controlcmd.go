@@ -1,0 +1,60 @@
+// Package controlcmd is `pitcrew pause` and `pitcrew resume`: the kill switch.
+package controlcmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/user"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
+)
+
+// Commands are `pitcrew pause` and `pitcrew resume`.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{
+		command("pause", "Stop every action at once; incidents under way wait where they stand", true),
+		command("resume", "Let Pitcrew act again", false),
+	}
+}
+
+func command(use, short string, on bool) *cobra.Command {
+	var f connect.Flags
+	var reason string
+	c := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return f.Open(c.Context(), func(ctx context.Context, b *bus.Bus) error {
+				k := bus.KillSwitch{On: on, By: "unknown", Reason: reason, Since: time.Now().UTC()}
+				if u, err := user.Current(); err == nil {
+					k.By = u.Username
+				}
+				for {
+					_, rev, err := b.Control().Get(ctx, bus.KillKey)
+					if err != nil && !errors.Is(err, bus.ErrNotFound) {
+						return err
+					}
+					if _, err = b.Control().Put(ctx, bus.KillKey, k, rev); errors.Is(err, bus.ErrConflict) {
+						continue
+					}
+					if err != nil {
+						return err
+					}
+					if f.JSON() {
+						return json.NewEncoder(c.OutOrStdout()).Encode(k)
+					}
+					fmt.Fprintf(c.OutOrStdout(), "kill switch on=%t, by %s\n", k.On, k.By)
+					return nil
+				}
+			})
+		},
+	}
+	f.Register(c.Flags())
+	c.Flags().StringVar(&reason, "reason", "", "shown wherever an action is refused for it")
+	return c
+}

@@ -1,0 +1,307 @@
+package incident
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+)
+
+// Engine opens incidents from events and drives each to its end.
+type Engine struct {
+	Name       string // of the cluster
+	Cluster    Cluster
+	Checkpoint Checkpointer
+	Judge      Judge
+	Store      Store
+	Attempts   Attempts
+	Seen       Seen
+	Now        func() time.Time
+	Log        *slog.Logger
+	// AfterStep, if not nil, is called after a step is done and before it is recorded: the moment at which a crash is worst.
+	AfterStep func(State)
+	// Stepped, if not nil, hears of every recorded change, for metrics, traces and the event stream.
+	Stepped func(*Incident)
+	// Writes, if not nil, hands over what was written to the cluster for an incident since it was last asked.
+	Writes func(id string) []Write
+
+	handling sync.Mutex // events come from the stream and from conditions; one is dealt with at a time
+
+	mu      sync.Mutex
+	drivers map[string]*driver  // open incidents by id
+	closed  map[string]Incident // for guards: what was done lately
+	noted   map[string]int64    // events that opened nothing, by reason
+	wg      sync.WaitGroup
+	ctx     context.Context
+}
+
+// closedKept bounds what guards look back on; older incidents stay in the store.
+const closedKept = 2000
+
+// Start takes up what an earlier leader left and returns; drivers run until ctx ends. Wait waits for them.
+func (e *Engine) Start(ctx context.Context) error {
+	e.ctx, e.drivers, e.closed, e.noted = ctx, map[string]*driver{}, map[string]Incident{}, map[string]int64{}
+	all, err := e.Store.List(ctx)
+	if err != nil {
+		return fmt.Errorf("read open incidents: %w", err)
+	}
+	for _, c := range all {
+		if c.Value.Open() {
+			e.Log.Info("taking up an incident", "incident", c.Value.ID, "state", c.Value.State)
+			e.drive(c.Value, c.Rev)
+		} else {
+			e.remember(c.Value)
+		}
+	}
+	return nil
+}
+
+// Wait returns when every driver has ended, after the context given to Start has.
+func (e *Engine) Wait() { e.wg.Wait() }
+
+func (e *Engine) remember(i Incident) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.closed) >= closedKept {
+		var oldest string
+		for id, c := range e.closed {
+			if oldest == "" || c.ClosedAt.Before(e.closed[oldest].ClosedAt) {
+				oldest = id
+			}
+		}
+		delete(e.closed, oldest)
+	}
+	e.closed[i.ID] = i
+}
+
+func (e *Engine) drive(i Incident, rev uint64) *driver {
+	d := &driver{e: e, rev: rev, inc: i, wake: make(chan struct{}, 1), log: e.Log.With("incident", i.ID)}
+	e.mu.Lock()
+	e.drivers[i.ID] = d
+	e.mu.Unlock()
+	e.wg.Go(func() {
+		d.run(e.ctx)
+		if d.inc.State == Closed {
+			e.remember(d.snapshot())
+			e.mu.Lock()
+			delete(e.drivers, i.ID)
+			e.mu.Unlock()
+		}
+	})
+	return d
+}
+
+// Incidents are copies of the open incidents and of those closed lately, newest first.
+func (e *Engine) Incidents() (open, all []*Incident) {
+	e.mu.Lock()
+	drivers := make([]*driver, 0, len(e.drivers))
+	for _, d := range e.drivers {
+		drivers = append(drivers, d)
+	}
+	for _, c := range e.closed {
+		all = append(all, &c)
+	}
+	e.mu.Unlock()
+	for _, d := range drivers {
+		i := d.snapshot()
+		open, all = append(open, &i), append(all, &i)
+	}
+	slices.SortFunc(all, func(a, b *Incident) int { return b.Opened.Compare(a.Opened) })
+	return open, all
+}
+
+// Origin says how an event reached the engine.
+type Origin struct {
+	Age time.Duration // since JetStream stored it, by its clock
+	// Live says that the node's own current conditions bear the event out: it was read from them, not from the stream.
+	Live bool
+}
+
+// Handle deals with one event. It returns nil when the event is dealt with for good, also when nothing is to be done; an error
+// means: deliver it again.
+func (e *Engine) Handle(ctx context.Context, ev event.Event, o Origin) error {
+	if ev.Type != event.Fault && ev.Type != event.Anomaly {
+		return nil
+	}
+	e.handling.Lock()
+	defer e.handling.Unlock()
+	known, err := e.Seen.Known(ctx, ev.ID)
+	if err != nil {
+		return err
+	}
+	if known {
+		e.count("seen before")
+		return nil
+	}
+	if age := e.ageOf(ev, o); age > e.Judge.MaxEventAge() && !o.Live {
+		// A stale event never acts by itself. If its node still has the condition, the reconciliation of conditions brings it
+		// back as a live one; so it must not be remembered as dealt with.
+		e.count("stale")
+		e.Log.Warn("stale event: nothing is done by it", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "age", age)
+		return nil
+	}
+	if err := e.dispatch(ctx, ev); err != nil {
+		return err
+	}
+	return e.Seen.Remember(ctx, ev.ID)
+}
+
+// ageOf is the greater of the stream's age and of what the event says of itself: a replayed event is young in the stream and
+// old by its own time. A node's clock that runs ahead cannot make it younger than the stream says.
+func (e *Engine) ageOf(ev event.Event, o Origin) time.Duration {
+	return max(o.Age, e.Now().Sub(ev.Time))
+}
+
+func (e *Engine) count(reason string) {
+	e.mu.Lock()
+	e.noted[reason]++
+	e.mu.Unlock()
+}
+
+// Noted counts events that opened nothing, by reason.
+func (e *Engine) Noted() map[string]int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := map[string]int64{}
+	for k, v := range e.noted {
+		out[k] = v
+	}
+	return out
+}
+
+// dispatch opens or joins one incident per gang concerned, or one for the node where no gang is.
+func (e *Engine) dispatch(ctx context.Context, ev event.Event) error {
+	gangs, err := e.Cluster.GangsAt(ctx, ev.Data.Target)
+	if err != nil {
+		return err
+	}
+	if len(gangs) == 0 {
+		return e.concern(ctx, ev, nil)
+	}
+	var errs []error
+	for _, g := range gangs {
+		errs = append(errs, e.concern(ctx, ev, &g))
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang) error {
+	t := ev.Data.Target
+	node, err := e.Cluster.NodeState(t.Node)
+	if err != nil && t.Node != "" {
+		e.count("node unknown")
+		e.Log.Warn("event about a node that the cluster does not have", "id", ev.ID, "node", t.Node)
+		return nil
+	}
+	d := e.incidentOf(g, t.Node)
+	facts := Facts{Now: e.Now(), Node: node, Gang: g, Nodes: e.Cluster.Nodes()}
+	if d != nil {
+		i := d.snapshot()
+		facts.Incident = &i
+	}
+	plan, why := e.Judge.Plan(ev, facts)
+	if plan == nil {
+		e.count("no rule acts")
+		if d != nil {
+			return d.add(ctx, ev, nil)
+		}
+		e.Log.Info("event noted", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "node", t.Node, "why", why)
+		return nil
+	}
+	f := faultOf(ev, g, plan)
+	f.Seen = e.Now()
+	if d != nil {
+		return d.add(ctx, ev, &f)
+	}
+	return e.open(ctx, ev, g, f)
+}
+
+// incidentOf finds the open incident that an event about this gang, or about this node when it has none, belongs to.
+func (e *Engine) incidentOf(g *cluster.Gang, node string) *driver {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, d := range e.drivers {
+		i := d.snapshot()
+		if g != nil && i.Job != nil && i.Job.UID == g.Job.UID || g == nil && i.Job == nil && slices.Contains(i.FaultyNodes(), node) {
+			return d
+		}
+	}
+	return nil
+}
+
+func faultOf(ev event.Event, g *cluster.Gang, p *Plan) Fault {
+	t := ev.Data.Target
+	f := Fault{
+		EventID: ev.ID, Signal: ev.Data.Cause.Signal(), Sev: ev.Data.Severity, At: ev.Time, Node: t.Node, GPU: t.GPU, PodUID: t.PodUID,
+		Rank: t.Rank, Attempt: t.Attempt, Moves: p.Cordon, Usable: !ev.Data.Severity.AtLeast(event.Fatal), Event: ev,
+	}
+	if g != nil && f.PodUID == "" {
+		for _, m := range g.Members {
+			if m.Node == t.Node && (t.Pod == "" || m.Pod == t.Pod) {
+				f.PodUID = m.PodUID
+			}
+		}
+	}
+	return f
+}
+
+// open makes the incident's record. Its id follows from the event and the job, so that a redelivery finds the first.
+func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fault) error {
+	now := e.Now()
+	subject := ev.Data.Target.Node
+	if g != nil {
+		subject = g.Job.UID
+	}
+	i := Incident{
+		ID: "inc-" + event.NewID(ev.ID, subject)[:12], Cluster: e.Name, State: Detected, Opened: now, StateAt: now, Faults: []Fault{f}, Round: 1,
+	}
+	i.Notes = []Note{{At: now, State: Detected, Text: strings.TrimSpace(fmt.Sprintf("%s on %s %s", f.Signal, f.Node, ev.Data.Evidence.Raw))}}
+	if g != nil {
+		i.Job = &g.Job
+	}
+	rev, err := e.Store.Put(ctx, i.ID, i, 0)
+	if errors.Is(err, bus.ErrConflict) { // delivered before, and recorded before the crash
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	e.Log.Info("incident opened", "incident", i.ID, "signal", f.Signal, "node", f.Node, "job", subject)
+	e.drive(i, rev)
+	return nil
+}
+
+// Follow wakes a driver whose record somebody else changed: a person's answer. It returns when ctx ends.
+func (e *Engine) Follow(ctx context.Context) error {
+	return e.Store.Watch(ctx, nil, func(c bus.Change[Incident]) {
+		e.mu.Lock()
+		d := e.drivers[c.Key]
+		e.mu.Unlock()
+		if d != nil && c.Value.Approval != d.snapshot().Approval {
+			d.poke()
+		}
+	})
+}
+
+// stallFloor is the least time without a step that speaks for a stalled peer.
+const stallFloor = 700 * time.Millisecond
+
+// PeersStalled asks the surviving ranks of a gang whether they stand still beyond their own pace: the witness of a lost node.
+func (e *Engine) PeersStalled(ctx context.Context, g cluster.Gang, node string) bool {
+	live, _ := e.Checkpoint.Observe(ctx, members(&g, func(m cluster.Member) bool { return m.Node == node }))
+	for _, r := range live.Ranks {
+		limit := max(stallFloor, time.Duration(3*r.P99StepS*float64(time.Second)))
+		if r.Section != "setup" && r.StepAgeS > limit.Seconds() {
+			return true
+		}
+	}
+	return false
+}

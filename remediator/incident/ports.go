@@ -1,0 +1,82 @@
+package incident
+
+import (
+	"context"
+	"time"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/checkpoint"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/placement"
+)
+
+// Cluster is what the machine needs of Kubernetes; *cluster.Cluster is one. Every method is idempotent, or refuses when the
+// object is no longer the one meant.
+type Cluster interface {
+	GangsAt(ctx context.Context, t event.Target) ([]cluster.Gang, error)
+	Gang(ctx context.Context, job event.Job) (cluster.Gang, error)
+	NodeState(name string) (cluster.NodeState, error)
+	Nodes(without ...string) []placement.Node
+	Changes(jobUID string) (woken <-chan struct{}, cancel func())
+
+	Cordon(ctx context.Context, node, incident string) (cluster.Cordoned, error)
+	SetCondition(ctx context.Context, node string, healthy bool, reason, message string) error
+	NodeRef(name string) cluster.Ref
+	Event(ctx context.Context, about cluster.Ref, level, reason, message string) error
+	Reserve(ctx context.Context, r cluster.Reservation) error
+	WaitReservationSeen(ctx context.Context, r cluster.Reservation) error
+	Release(ctx context.Context, incident string) error
+	ReplacePod(ctx context.Context, m cluster.Member, o cluster.ReplaceOptions) (cluster.Outcome, error)
+	RecreateGang(ctx context.Context, g cluster.Gang, o cluster.RecreateOptions) (cluster.Recreation, error)
+	DeleteByUID(ctx context.Context, m cluster.Member, incident string, graceSeconds int64) error
+	ProbeKubelet(ctx context.Context, node string) error
+}
+
+// Checkpointer saves a gang together and reads its ranks; *checkpoint.Coordinator is one.
+type Checkpointer interface {
+	Save(ctx context.Context, q checkpoint.Request) (bus.Save, error)
+	Observe(ctx context.Context, members []checkpoint.Member) (checkpoint.Gang, map[string]error)
+	Release(ctx context.Context, members []checkpoint.Member, s bus.Save) error
+}
+
+// Judge decides by policy, without side effects.
+type Judge interface {
+	// Plan is what policy says of the event; nil with the reason when no rule acts on it.
+	Plan(e event.Event, f Facts) (*Plan, string)
+	// Guards judges the plan against the present state of things; all must allow.
+	Guards(p *Plan, f Facts, all []*Incident) []guard.Verdict
+	// MaxEventAge bounds the age of an event that may act.
+	MaxEventAge() time.Duration
+}
+
+// Facts are what a judgement knows beside the event.
+type Facts struct {
+	Now      time.Time
+	Node     cluster.NodeState
+	Gang     *cluster.Gang
+	Incident *Incident
+	Nodes    []placement.Node
+	Seen     time.Time // when the condition was last known to hold, by our clock
+}
+
+// Store keeps incidents; *bus.Bucket[Incident] is one.
+type Store interface {
+	Get(ctx context.Context, key string) (Incident, uint64, error)
+	Put(ctx context.Context, key string, v Incident, rev uint64) (uint64, error)
+	List(ctx context.Context) ([]bus.Change[Incident], error)
+	Watch(ctx context.Context, current func(), handle func(bus.Change[Incident])) error
+}
+
+// Attempts is the bucket that says who runs what; *bus.Bucket[bus.Attempt] is one.
+type Attempts interface {
+	Get(ctx context.Context, key string) (bus.Attempt, uint64, error)
+	Put(ctx context.Context, key string, v bus.Attempt, rev uint64) (uint64, error)
+}
+
+// Seen remembers event ids past JetStream's window.
+type Seen interface {
+	Known(ctx context.Context, id string) (bool, error)
+	Remember(ctx context.Context, id string) error
+}

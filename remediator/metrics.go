@@ -1,0 +1,102 @@
+package remediator
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pitcrew/pitcrew/remediator/incident"
+)
+
+// metrics are the remediator's own, on /metrics.
+type metrics struct {
+	reg       *prometheus.Registry
+	closed    *prometheus.CounterVec
+	recovered prometheus.Histogram
+	phase     *prometheus.HistogramVec
+	lost      prometheus.Counter
+	refused   prometheus.Counter
+	engine    atomic.Pointer[incident.Engine]
+}
+
+var secondsBuckets = []float64{.05, .1, .25, .5, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 60, 120, 300}
+
+func newMetrics() *metrics {
+	m := &metrics{
+		reg:       prometheus.NewRegistry(),
+		closed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_incidents_closed_total", Help: "Incidents closed, by outcome."}, []string{"outcome"}),
+		recovered: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pitcrew_job_recovery_seconds", Help: "From the fault to the first step of every rank past the checkpoint.", Buckets: secondsBuckets}),
+		phase:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "pitcrew_incident_phase_seconds", Help: "Time that a step of an incident took.", Buckets: secondsBuckets}, []string{"state"}),
+		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_lost_steps_total", Help: "Optimizer steps that had to be repeated."}),
+		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_events_refused_total", Help: "Events that were malformed, forged or of an unknown version."}),
+	}
+	m.reg.MustRegister(m.closed, m.recovered, m.phase, m.lost, m.refused, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), noted{m}, prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: "pitcrew_incidents_open", Help: "Incidents under way."}, func() float64 {
+				e := m.engine.Load()
+				if e == nil {
+					return 0
+				}
+				open, _ := e.Incidents()
+				return float64(len(open))
+			}))
+	return m
+}
+
+func (m *metrics) observe(i *incident.Incident) {
+	if len(i.Notes) > 0 {
+		if n := i.Notes[len(i.Notes)-1]; n.State == i.State && n.TookS > 0 {
+			m.phase.WithLabelValues(string(n.State)).Observe(n.TookS)
+		}
+	}
+	if i.State != incident.Closed {
+		return
+	}
+	m.closed.WithLabelValues(string(i.Outcome)).Inc()
+	if i.Outcome == incident.Recovered {
+		m.recovered.Observe(i.FirstStep.Sub(i.Faults[0].At).Seconds())
+		m.lost.Add(float64(*i.LostSteps))
+	}
+}
+
+var notedDesc = prometheus.NewDesc("pitcrew_events_noted_total", "Events that opened no incident, by reason.", []string{"reason"}, nil)
+
+// noted exports the engine's count of events that opened nothing.
+type noted struct{ m *metrics }
+
+func (noted) Describe(ch chan<- *prometheus.Desc) { ch <- notedDesc }
+
+func (n noted) Collect(ch chan<- prometheus.Metric) {
+	e := n.m.engine.Load()
+	if e == nil {
+		return
+	}
+	for reason, v := range e.Noted() {
+		ch <- prometheus.MustNewConstMetric(notedDesc, prometheus.CounterValue, float64(v), reason)
+	}
+}
+
+// serve answers /metrics and /healthz until ctx ends.
+func (m *metrics) serve(ctx context.Context, addr string) error {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package remediator
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/pitcrew/pitcrew/remediator/policy"
+)
+
+// policies are the policy files in force. A change that does not load leaves the old ones in force and says why.
+type policies struct {
+	paths []string
+	log   *slog.Logger
+	now   atomic.Pointer[[]policy.Policy]
+}
+
+func newPolicies(paths []string, log *slog.Logger) (*policies, error) {
+	p := &policies{paths: paths, log: log}
+	return p, p.load()
+}
+
+func (p *policies) load() error {
+	ps, err := policy.Load(p.paths...)
+	if err != nil {
+		return err
+	}
+	p.now.Store(&ps)
+	for _, x := range ps {
+		p.log.Info("policy in force", "policy", x.Metadata.Name, "mode", x.Spec.Mode, "order", x.Spec.Order, "hash", x.Hash())
+	}
+	return nil
+}
+
+func (p *policies) current() []policy.Policy { return *p.now.Load() }
+
+func (p *policies) byName(name string) (policy.Policy, bool) {
+	for _, x := range p.current() {
+		if x.Metadata.Name == name {
+			return x, true
+		}
+	}
+	return policy.Policy{}, false
+}
+
+// settle is how long files must be quiet before they are read: editors and ConfigMap mounts write in several strokes.
+const settle = 200 * time.Millisecond
+
+// watch reloads when a file or folder changes, until ctx ends.
+func (p *policies) watch(ctx context.Context) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for _, path := range p.paths {
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			path = filepath.Dir(path) // the file itself is replaced, not written
+		}
+		if err := w.Add(path); err != nil {
+			return err
+		}
+	}
+	quiet := time.NewTimer(time.Hour)
+	quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.Events:
+			quiet.Reset(settle)
+		case err := <-w.Errors:
+			p.log.Warn("watch policies", "error", err)
+		case <-quiet.C:
+			if err := p.load(); err != nil {
+				p.log.Error("policies not reloaded; the old ones stay in force", "error", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,338 @@
+// Package remediator is the only part of Pitcrew that changes a cluster: it takes findings from the bus, judges them by written
+// policy and brings jobs back.
+//
+// It promises: one leader acts; a new leader takes up every open incident where it stands and reconciles with the nodes' current
+// conditions; without NATS or without the API server it waits, says so in one line, and goes on when they come.
+package remediator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/checkpoint"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/witness"
+)
+
+// Options of Run.
+type Options struct {
+	NATS       string // address; "embedded" starts a server in this process
+	NATSDir    string // of the embedded server
+	Creds      string
+	Cluster    string
+	Namespace  string   // Pitcrew's own
+	Kubeconfig string   // empty: in-cluster
+	Policies   []string // files or folders
+	Metrics    string   // address of /metrics; empty: none
+	Audit      string   // file of the audit log, one JSON line per write; empty: standard error's log only
+	Elect      bool     // leader election
+	Identity   string
+	Log        *slog.Logger
+
+	// AfterStep is called after each step of an incident and before it is recorded; tests crash there.
+	AfterStep func(incident.State)
+}
+
+// Run works until ctx ends.
+func Run(ctx context.Context, o Options) error {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	policies, err := newPolicies(o.Policies, o.Log)
+	if err != nil {
+		return err
+	}
+	if o.NATS == "embedded" {
+		s, err := bus.StartServer(bus.ServerOptions{Dir: o.NATSDir})
+		if err != nil {
+			return err
+		}
+		defer s.Stop()
+		o.NATS = s.URL()
+	}
+	b, err := bus.Connect(bus.Options{URL: o.NATS, Cluster: o.Cluster, Creds: o.Creds, Name: "pitcrew-remediator", Logger: o.Log})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	cfg, err := kubeConfig(o.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	record, err := newAudit(o.Audit, o.Log)
+	if err != nil {
+		return err
+	}
+	defer record.close()
+	c, err := cluster.New(cfg, cluster.Options{Namespace: o.Namespace, Cluster: o.Cluster, Logger: o.Log, Audit: record.write})
+	if err != nil {
+		return err
+	}
+	m := newMetrics()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return ignoreEnd(ctx, c.Run(ctx)) })
+	group.Go(func() error { return policies.watch(ctx) })
+	if o.Metrics != "" {
+		group.Go(func() error { return m.serve(ctx, o.Metrics) })
+	}
+	r := &remediator{o: o, bus: b, cluster: c, policies: policies, metrics: m, audit: record}
+	group.Go(func() error { return ignoreEnd(ctx, r.stand(ctx)) })
+	return group.Wait()
+}
+
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func kubeConfig(path string) (*rest.Config, error) {
+	if path == "" {
+		cfg, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("no --kubeconfig given and not running in a cluster: %w", err)
+		}
+		return cfg, nil
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	return cfg, nil
+}
+
+type remediator struct {
+	o        Options
+	bus      *bus.Bus
+	cluster  *cluster.Cluster
+	policies *policies
+	metrics  *metrics
+	audit    *audit
+	switched atomic.Pointer[bus.KillSwitch]
+}
+
+// kill is the kill switch as it stands.
+func (r *remediator) kill() guard.Kill {
+	k := r.switched.Load()
+	if k == nil || !k.On {
+		return guard.Kill{}
+	}
+	return guard.Kill{On: true, Reason: k.Reason + " (by " + k.By + ")"}
+}
+
+// control follows the kill switch.
+func (r *remediator) control(ctx context.Context, ready func()) error {
+	return r.bus.Control().Watch(ctx, ready, func(c bus.Change[bus.KillSwitch]) {
+		if c.Key != bus.KillKey {
+			return
+		}
+		v := c.Value // off when deleted
+		r.switched.Store(&v)
+		r.o.Log.Info("kill switch", "on", v.On, "by", v.By, "reason", v.Reason)
+	})
+}
+
+// stand waits for what it needs, then leads, if need be after an election.
+func (r *remediator) stand(ctx context.Context) error {
+	if err := r.await(ctx, "NATS", r.bus.Wait); err != nil {
+		return err
+	}
+	if err := r.await(ctx, "the API server", r.cluster.WaitForSync); err != nil {
+		return err
+	}
+	if !r.o.Elect {
+		return r.lead(ctx)
+	}
+	id := r.o.Identity
+	if id == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return err
+		}
+		id = fmt.Sprintf("%s/%d/%d", host, os.Getpid(), time.Now().UnixNano())
+	}
+	return r.cluster.Leader(ctx, cluster.LeaderOptions{Identity: id}, func(ctx context.Context, l cluster.Lead) error {
+		r.o.Log.Info("leading", "identity", l.Identity, "term", l.Token)
+		return r.lead(ctx)
+	})
+}
+
+// await says in one line what is missing, every ten seconds, until it comes.
+func (r *remediator) await(ctx context.Context, what string, wait func(context.Context) error) error {
+	for {
+		t, cancel := context.WithTimeout(ctx, 10*time.Second)
+		err := wait(t)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		r.o.Log.Warn("waiting for "+what, "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// lead acts until its term ends.
+func (r *remediator) lead(ctx context.Context) error {
+	steering, err := r.cluster.EnsurePlacementPolicy(ctx)
+	if err != nil {
+		r.o.Log.Warn("placement policy; replacements are steered by cordons alone until it is in force", "error", err)
+	} else {
+		r.o.Log.Info("replacement pods are steered", "by", string(steering))
+	}
+	if fixed, err := r.cluster.RepairFinalizers(ctx); err != nil {
+		r.o.Log.Warn("repair finalizers", "error", err)
+	} else if len(fixed) > 0 {
+		r.o.Log.Info("put back finalizers that an earlier leader had lifted", "pods", fixed)
+	}
+	pub, err := r.bus.NewPublisher("", nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		_ = pub.Close(flush)
+	}()
+	group, ctx := errgroup.WithContext(ctx)
+	known := make(chan struct{})
+	group.Go(func() error { return r.control(ctx, func() { close(known) }) })
+	select { // nothing is done before it is known that nobody said stop
+	case <-known:
+	case <-ctx.Done():
+		return group.Wait()
+	}
+	e := r.engine(pub)
+	if err := e.Start(ctx); err != nil {
+		return err
+	}
+	defer e.Wait()
+	group.Go(func() error {
+		return r.bus.Events(ctx, "remediator", func(ctx context.Context, d bus.Delivery) error {
+			return e.Handle(ctx, d.Event, incident.Origin{Age: d.Age})
+		}, func(subject string, err error) {
+			r.metrics.refused.Inc()
+			r.o.Log.Warn("event refused", "subject", subject, "error", err)
+		})
+	})
+	group.Go(func() error { return r.conditions(ctx, e) })
+	group.Go(func() error { return e.Follow(ctx) })
+	w := r.witness(e, pub)
+	group.Go(func() error { return r.bus.Beats(ctx, w.Heard) })
+	group.Go(func() error { w.Run(ctx); return nil })
+	group.Go(func() error {
+		return ignoreEnd(ctx, r.cluster.OnUncordon(ctx, func(u cluster.Uncordoned) {
+			r.o.Log.Info("a person uncordoned a node; obeyed", "node", u.Node, "incident", u.Incident)
+			if err := r.cluster.SetCondition(ctx, u.Node, true, "Uncordoned", "a person uncordoned it"); err != nil && ctx.Err() == nil {
+				r.o.Log.Warn("node condition", "node", u.Node, "error", err)
+			}
+		}))
+	})
+	return ignoreEnd(ctx, group.Wait())
+}
+
+func (r *remediator) engine(pub *bus.Publisher) *incident.Engine {
+	k := bus.NewBucket[incident.Incident](r.bus, bus.IncidentBucket)
+	e := &incident.Engine{
+		Name: r.o.Cluster, Cluster: r.cluster, Checkpoint: &checkpoint.Coordinator{Agents: r.bus, Log: r.o.Log},
+		Judge: &judge{r.policies, r.cluster, r.kill}, Store: k, Attempts: r.bus.Attempts(), Seen: seen{r.bus},
+		Now: time.Now, Log: r.o.Log, AfterStep: r.o.AfterStep, Writes: r.audit.of,
+	}
+	e.Stepped = func(i *incident.Incident) {
+		r.metrics.observe(i)
+		if err := pub.Publish(stepEvent(i)); err != nil {
+			r.o.Log.Warn("publish a step", "incident", i.ID, "error", err)
+		}
+	}
+	r.metrics.engine.Store(e)
+	return e
+}
+
+// conditions hands what holds now, on the node's present boot, to the engine: so a fault from a time when nobody led is not lost,
+// and one that was repaired is not acted on.
+func (r *remediator) conditions(ctx context.Context, e *incident.Engine) error {
+	return r.bus.Conditions(ctx, nil, func(c bus.Condition) {
+		if !c.Active || c.Event == nil {
+			return
+		}
+		n, err := r.cluster.NodeState(c.Node)
+		if err != nil || c.BootID != "" && n.BootID != "" && c.BootID != n.BootID {
+			return
+		}
+		if err := e.Handle(ctx, *c.Event, incident.Origin{Live: true}); err != nil && ctx.Err() == nil {
+			r.o.Log.Warn("reconcile a condition", "node", c.Node, "key", c.Key, "error", err)
+		}
+	})
+}
+
+// witness tells lost nodes from lost agents.
+func (r *remediator) witness(e *incident.Engine, pub *bus.Publisher) *witness.Watch {
+	return witness.New(witness.Options{
+		Cluster: r.o.Cluster, Connected: r.bus.Connected, Probe: r.cluster.ProbeKubelet, Publish: pub.Publish, Log: r.o.Log,
+		Peers: func(ctx context.Context, node string) (stalled, runs bool) {
+			gangs, err := r.cluster.GangsAt(ctx, event.Target{Node: node})
+			if err != nil {
+				return false, true
+			}
+			for _, g := range gangs {
+				runs = true
+				stalled = stalled || e.PeersStalled(ctx, g, node)
+			}
+			return stalled, runs
+		},
+	})
+}
+
+// seen is the bucket of dealt-with event ids.
+type seen struct{ b *bus.Bus }
+
+func (s seen) Known(ctx context.Context, id string) (bool, error) {
+	_, _, err := bus.NewBucket[struct{}](s.b, bus.SeenBucket).Get(ctx, id)
+	if errors.Is(err, bus.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (s seen) Remember(ctx context.Context, id string) error {
+	_, err := s.b.Seen(ctx, id)
+	return err
+}
+
+// stepEvent says a step of an incident on the bus.
+func stepEvent(i *incident.Incident) event.Event {
+	f := i.Faults[0]
+	src := event.Source(i.Cluster, f.Node, "remediator")
+	sev := event.Info
+	if i.Outcome == incident.Failed {
+		sev = event.Critical
+	}
+	text := ""
+	if len(i.Notes) > 0 {
+		text = i.Notes[len(i.Notes)-1].Text
+	}
+	return event.Event{
+		ID: event.NewID(src, i.ID, string(i.State), i.StateAt.String(), fmt.Sprint(len(i.Notes))), Source: src, Type: event.Incident, Time: time.Now(),
+		Data: event.Data{
+			Target: event.Target{Cluster: i.Cluster, Node: f.Node, Job: i.Job}, Cause: event.Cause{Kind: "incident", Name: string(i.State)},
+			Severity: sev, Onset: i.Opened, Evidence: event.Evidence{Signal: i.ID, Raw: text},
+		},
+	}
+}

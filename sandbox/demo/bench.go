@@ -1,0 +1,280 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pitcrew/pitcrew/remediator/policy"
+	"github.com/pitcrew/pitcrew/sandbox"
+)
+
+// Quantiles of a set of seconds. With few samples they are order statistics: the smallest value that at least that share does
+// not exceed.
+type Quantiles struct {
+	N    int     `json:"n"`
+	P50  float64 `json:"p50_s"`
+	P95  float64 `json:"p95_s"`
+	Mean float64 `json:"mean_s"`
+	Max  float64 `json:"max_s"`
+}
+
+func quantiles(v []float64) Quantiles {
+	if len(v) == 0 {
+		return Quantiles{}
+	}
+	v = slices.Sorted(slices.Values(v))
+	sum := 0.0
+	for _, x := range v {
+		sum += x
+	}
+	rank := func(p float64) float64 { return v[min(len(v)-1, max(0, int(p*float64(len(v))+0.999999)-1))] }
+	return Quantiles{len(v), rank(0.5), rank(0.95), sum / float64(len(v)), v[len(v)-1]}
+}
+
+// Bench is the file that `make bench-recovery` writes.
+type Bench struct {
+	When      time.Time                       `json:"when"`
+	Machine   string                          `json:"machine"`
+	Simulated string                          `json:"simulated"`
+	Launcher  string                          `json:"launcher"`
+	N         int                             `json:"n"`
+	OK        int                             `json:"ok"`
+	All       Quantiles                       `json:"recovered"`
+	ByFault   map[string]Quantiles            `json:"by_fault"`
+	Phases    map[string]Quantiles            `json:"phases"`
+	ByBoth    map[string]map[string]Quantiles `json:"phases_by_fault"`
+	Runs      []Result                        `json:"runs"`
+}
+
+// plan cycles through faults, ranks and workload kinds so that each prefix of it is as mixed as it can be.
+func plan(n int, launcher string) []scenario {
+	out := make([]scenario, n)
+	faults := sandbox.FaultKinds
+	for k := range out {
+		round := k / len(faults)
+		out[k] = scenario{
+			Fault: faults[k%len(faults)], Rank: (k + round) % worldSize, Launcher: launcher,
+			Workload: []string{kindJob, kindJobSet}[(k+round/2)%2],
+		}
+	}
+	return out
+}
+
+func bench(ctx context.Context, n int, launcher, out, dir string, progress io.Writer) (Bench, error) {
+	s, err := setUp(ctx, stageOptions{dir: dir, jobset: true, progress: progress, guards: func(g *policy.Guards) {
+		// One sandbox is hurt again and again on purpose; an operator would repair in between, as this does.
+		g.CooldownPerNode, g.ActionBudget.Count, g.MaxNodesQuarantined.Count = 0, 10_000, 100
+		g.MaxNodesQuarantined.Percent = 100
+	}})
+	if err != nil {
+		return Bench{}, err
+	}
+	defer s.close()
+	b := Bench{When: time.Now().UTC(), Machine: machine(), Launcher: launcher, N: n,
+		Simulated: "GPUs, nodes and network are simulated on one machine; control plane, NATS, gloo ranks and checkpoints are real; no CUDA, NCCL, image pull"}
+	var dirs []string
+	for k, c := range plan(n, launcher) {
+		r, dir := s.one(ctx, fmt.Sprintf("run-%d", k), c)
+		if ctx.Err() != nil {
+			return b, ctx.Err()
+		}
+		b.Runs, dirs = append(b.Runs, r), append(dirs, dir)
+		state := "ok"
+		if !r.OK {
+			state = "FAILED: " + strings.Join(r.Why, "; ")
+		}
+		s.say("%3d/%d  %-14s rank %d  %-7s %6.2f s  %s", k+1, n, r.Fault, r.Rank, r.Workload, r.RecoveredS, state)
+	}
+	if err := s.compareLosses(ctx, &b, dirs); err != nil {
+		return b, err
+	}
+	b.summarise()
+	return b, write(out, b)
+}
+
+// one runs a scenario on a job of its own and makes the sandbox whole again.
+func (s *stage) one(ctx context.Context, name string, c scenario) (Result, string) {
+	r := Result{Fault: string(c.Fault), Rank: c.Rank, Launcher: c.Launcher, Workload: c.Workload, Trainer: s.trainer}
+	j, err := s.submit(ctx, name, c)
+	if err != nil {
+		r.fail("submit: %v", err)
+		return r, ""
+	}
+	if err := s.reached(ctx, j, warmSteps, startsWithin); err != nil {
+		r.fail("%v", err)
+	} else {
+		began := time.Now()
+		r = s.recover(ctx, j, c, nil)
+		s.checkAudit(began, j, &r)
+	}
+	if err := s.repair(ctx); err != nil {
+		r.fail("repair: %v", err)
+	}
+	if err := s.remove(ctx, j); err != nil {
+		r.fail("remove: %v", err)
+	}
+	return r, j.dir
+}
+
+// checkAudit asks the API server's own record what Pitcrew did to pods.
+func (s *stage) checkAudit(since time.Time, j *job, r *Result) {
+	byUID, strangers, err := removals(s.box.AuditLog(), since, j.name)
+	if err != nil {
+		r.fail("audit log: %v", err)
+		return
+	}
+	for uid, n := range byUID {
+		if n > 1 {
+			r.fail("pod %s was evicted or deleted %d times", uid, n)
+		}
+	}
+	for _, p := range strangers {
+		r.fail("somebody else's pod %s was touched", p)
+	}
+}
+
+// repair does what an operator does: mend the hardware and uncordon. Pitcrew obeys and takes its taint away.
+func (s *stage) repair(ctx context.Context) error {
+	for _, n := range s.box.Nodes() {
+		if err := s.box.Repair(ctx, n.Name); err != nil {
+			return err
+		}
+		if err := s.uncordon(ctx, n.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) uncordon(ctx context.Context, name string) error {
+	nodes := s.box.Client().CoreV1().Nodes()
+	return poll(ctx, 30*time.Second, func() (bool, error) {
+		n, err := nodes.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		if !n.Spec.Unschedulable {
+			for _, t := range n.Spec.Taints {
+				if strings.HasPrefix(t.Key, "pitcrew.dev/") {
+					return false, nil // obeyed in a moment
+				}
+			}
+			return true, nil
+		}
+		n.Spec.Unschedulable = false
+		_, err = nodes.Update(ctx, n, metav1.UpdateOptions{})
+		return false, ignoreConflict(err)
+	})
+}
+
+// compareLosses runs the training once without interruption and holds every run's losses against it.
+func (s *stage) compareLosses(ctx context.Context, b *Bench, dirs []string) error {
+	if s.trainer != "torch" {
+		return nil
+	}
+	most := int64(0)
+	for _, d := range dirs {
+		for rank := range worldSize {
+			if last, err := lastStep(d, rank); err == nil {
+				most = max(most, last)
+			}
+		}
+	}
+	s.say("comparing every loss with an uninterrupted run of %d steps", most)
+	ref, err := s.reference(ctx, most)
+	if err != nil {
+		return err
+	}
+	for k, d := range dirs {
+		if !b.Runs[k].OK {
+			continue
+		}
+		if why, err := differs(d, ref); err != nil {
+			return err
+		} else if why != "" {
+			b.Runs[k].fail("%s", why)
+		}
+	}
+	return nil
+}
+
+func (b *Bench) summarise() {
+	total, phase := map[string][]float64{}, map[string]map[string][]float64{}
+	var all []float64
+	for _, r := range b.Runs {
+		if !r.OK {
+			continue
+		}
+		b.OK++
+		all = append(all, r.RecoveredS)
+		total[r.Fault] = append(total[r.Fault], r.RecoveredS)
+		for _, key := range []string{"", r.Fault} {
+			if phase[key] == nil {
+				phase[key] = map[string][]float64{}
+			}
+			for k, v := range r.Phases.list() {
+				phase[key][phaseNames[k]] = append(phase[key][phaseNames[k]], v)
+			}
+		}
+	}
+	b.All, b.ByFault, b.Phases, b.ByBoth = quantiles(all), map[string]Quantiles{}, map[string]Quantiles{}, map[string]map[string]Quantiles{}
+	for f, v := range total {
+		b.ByFault[f], b.ByBoth[f] = quantiles(v), map[string]Quantiles{}
+		for p, x := range phase[f] {
+			b.ByBoth[f][p] = quantiles(x)
+		}
+	}
+	for p, x := range phase[""] {
+		b.Phases[p] = quantiles(x)
+	}
+}
+
+// Table prints medians by fault and phase, and the quantiles of the whole.
+func (b Bench) Table(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "fault\tn\t%s\tp50\tp95\tmean\t\n", strings.Join(phaseNames, "\t"))
+	row := func(name string, q Quantiles, ph map[string]Quantiles) {
+		fmt.Fprintf(w, "%s\t%d\t", name, q.N)
+		for _, p := range phaseNames {
+			fmt.Fprintf(w, "%.2f\t", ph[p].P50)
+		}
+		fmt.Fprintf(w, "%.2f\t%.2f\t%.2f\t\n", q.P50, q.P95, q.Mean)
+	}
+	for _, f := range sandbox.FaultKinds {
+		if q, ok := b.ByFault[string(f)]; ok {
+			row(string(f), q, b.ByBoth[string(f)])
+		}
+	}
+	row("all", b.All, b.Phases)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "\n%d of %d ok; launcher %s; seconds, phases as medians; %s\n%s\n", b.OK, b.N, b.Launcher, b.Machine, b.Simulated)
+	return err
+}
+
+func machine() string {
+	return fmt.Sprintf("%s/%s, %d cores", runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+}
+
+func write(path string, b Bench) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	raw, err := json.MarshalIndent(b, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(raw, '\n'), 0o644)
+}

@@ -1,0 +1,163 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/pitcrew/pitcrew/sandbox"
+)
+
+func ignoreConflict(err error) error {
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+type flags struct {
+	c      scenario
+	fault  string
+	keep   bool
+	output string
+	dir    string
+}
+
+// ErrNotHealed is the demo's failure: the job did not step again.
+var ErrNotHealed = errors.New("the job was not healed")
+
+// Command is `pitcrew demo`.
+func Command() *cobra.Command {
+	var f flags
+	c := &cobra.Command{
+		Use: "demo", Short: "Watch a real training job lose a GPU and step again, on a cluster in a box", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr()) },
+	}
+	faults := make([]string, 0, len(sandbox.FaultKinds))
+	for _, k := range sandbox.FaultKinds {
+		faults = append(faults, string(k))
+	}
+	p := c.Flags()
+	p.StringVar(&f.fault, "fault", string(sandbox.XID79), "what breaks: "+strings.Join(faults, ", "))
+	p.IntVar(&f.c.Rank, "rank", 1, "the rank whose node it hits: 0 or 1")
+	p.StringVar(&f.c.Launcher, "launcher", sandbox.LauncherPitcrew, "pitcrew (only the faulty pod moves) or torchrun (the gang is recreated)")
+	p.StringVar(&f.c.Workload, "workload", kindJob, "job (Indexed Job) or jobset")
+	p.BoolVar(&f.keep, "keep", false, "leave everything running afterwards, until Ctrl-C")
+	p.StringVarP(&f.output, "output", "o", "text", "text, or json: one object on standard output")
+	p.StringVar(&f.dir, "dir", "", "state directory; default a temporary one")
+	c.AddCommand(benchCommand())
+	return c
+}
+
+func (f *flags) check() error {
+	f.c.Fault = sandbox.FaultKind(f.fault)
+	switch {
+	case !slices.Contains(sandbox.FaultKinds, f.c.Fault):
+		return fmt.Errorf("unknown fault %q; one of %v", f.fault, sandbox.FaultKinds)
+	case f.c.Rank < 0 || f.c.Rank >= worldSize:
+		return fmt.Errorf("rank %d does not exist; the demo's job has ranks 0 to %d", f.c.Rank, worldSize-1)
+	case f.c.Launcher != sandbox.LauncherPitcrew && f.c.Launcher != sandbox.LauncherTorchrun:
+		return fmt.Errorf("unknown launcher %q; pitcrew or torchrun", f.c.Launcher)
+	case f.c.Workload != kindJob && f.c.Workload != kindJobSet:
+		return fmt.Errorf("unknown workload %q; job or jobset", f.c.Workload)
+	case f.output != "text" && f.output != "json":
+		return fmt.Errorf("unknown output %q; text or json", f.output)
+	}
+	return nil
+}
+
+func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	story := out
+	if f.output == "json" {
+		story = progress
+	}
+	s, err := setUp(ctx, stageOptions{dir: f.dir, jobset: f.c.Workload == kindJobSet, progress: story})
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	began := time.Now()
+	j, err := s.submit(ctx, "llm", f.c)
+	if err != nil {
+		return err
+	}
+	s.say("job %s/%s submitted: %d pods, %d real %s ranks (gloo), started by %s", namespace, j.name, worldSize, worldSize, s.trainer, f.c.Launcher)
+	if err := s.reached(ctx, j, warmSteps, startsWithin); err != nil {
+		return err
+	}
+	s.say("every rank is past step %d; now %s hits rank %d\n", warmSteps, f.c.Fault, f.c.Rank)
+	r := s.recover(ctx, j, f.c, func(l string) { s.say("%s", l) })
+	s.checkAudit(began, j, &r)
+	if f.output == "json" {
+		if err := json.NewEncoder(out).Encode(r); err != nil {
+			return err
+		}
+	} else {
+		r.write(out)
+	}
+	if f.keep {
+		f.linger(ctx, s)
+	}
+	if !r.OK {
+		return ErrNotHealed
+	}
+	return nil
+}
+
+// linger says how to look around, and waits for Ctrl-C.
+func (f *flags) linger(ctx context.Context, s *stage) {
+	s.say("\nstill running; Ctrl-C ends it. Look around:")
+	s.say("  export KUBECONFIG=%s PITCREW_NATS=%s PITCREW_CLUSTER=%s", s.box.Kubeconfig(), s.url, clusterName)
+	s.say("  pitcrew incident list        pitcrew incident show ID        kubectl get nodes,pods -A")
+	s.say("  logs: %s", s.box.Logs())
+	<-ctx.Done()
+}
+
+func benchCommand() *cobra.Command {
+	var n int
+	var launcher, out, dir, output string
+	c := &cobra.Command{
+		Use: "bench", Short: "Repeat it over all faults, ranks and workload kinds on one sandbox, and measure", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			b, err := bench(c.Context(), n, launcher, out, dir, c.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				raw, err := os.ReadFile(out)
+				if err != nil {
+					return err
+				}
+				_, err = c.OutOrStdout().Write(raw)
+				if err != nil {
+					return err
+				}
+			} else if err := b.Table(c.OutOrStdout()); err != nil {
+				return err
+			}
+			if b.OK < b.N {
+				return fmt.Errorf("%d of %d: %w", b.N-b.OK, b.N, ErrNotHealed)
+			}
+			return nil
+		},
+	}
+	p := c.Flags()
+	p.IntVar(&n, "n", 30, "recoveries")
+	p.StringVar(&launcher, "launcher", sandbox.LauncherPitcrew, "pitcrew or torchrun")
+	p.StringVar(&out, "out", "bench/out/recovery.json", "file to write")
+	p.StringVar(&dir, "dir", "", "state directory; default a temporary one")
+	p.StringVarP(&output, "output", "o", "text", "text or json")
+	return c
+}

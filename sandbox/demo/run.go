@@ -1,0 +1,278 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/sandbox"
+)
+
+// Workload kinds.
+const (
+	kindJob    = "job"
+	kindJobSet = "jobset"
+)
+
+const (
+	worldSize    = 2
+	namespace    = "train"
+	stepSeconds  = 0.1
+	ckptEvery    = 20
+	warmSteps    = 30 // before the fault: the periodic checkpoint and the learning of a pace lie behind
+	startsWithin = 2 * time.Minute
+	healsWithin  = 2 * time.Minute
+	settleSteps  = 15 // after recovery, so that the loss curve can be compared past the resume
+	opensWithin  = 30 * time.Second
+)
+
+// scenario is one thing to try.
+type scenario struct {
+	Fault    sandbox.FaultKind
+	Rank     int
+	Launcher string
+	Workload string
+}
+
+// job is a submitted training job.
+type job struct {
+	name, dir string
+	uid       string
+	kind      string
+}
+
+func (s *stage) submit(ctx context.Context, name string, c scenario) (*job, error) {
+	j := &job{name: name, kind: c.Workload, dir: filepath.Join(s.box.Dir(), "train", name)}
+	if err := os.MkdirAll(j.dir, 0o755); err != nil {
+		return nil, err
+	}
+	w := sandbox.Workload{
+		Name: name, Namespace: namespace, Launcher: c.Launcher, Pods: worldSize, Python: s.python,
+		Env: map[string]string{
+			"PITCREW_TRAIN_LOG": j.dir, "CKPT_DIR": "/checkpoints", "CKPT_EVERY": strconv.Itoa(ckptEvery),
+			"STEP_SECONDS": strconv.FormatFloat(stepSeconds, 'g', -1, 64),
+		},
+	}
+	if _, err := s.box.Client().CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); err != nil {
+		if err := s.box.CreateNamespace(ctx, namespace, map[string]string{"pitcrew.dev/heal": "enabled"}); err != nil {
+			return nil, err
+		}
+	}
+	if c.Workload == kindJobSet {
+		set, err := s.box.JobSet(w)
+		if err != nil {
+			return nil, err
+		}
+		d, err := dynamic.NewForConfig(s.box.Config())
+		if err != nil {
+			return nil, err
+		}
+		made, err := d.Resource(sandbox.JobSetResource).Namespace(namespace).Create(ctx, set, metav1.CreateOptions{})
+		if err != nil {
+			return nil, err
+		}
+		acc, err := meta.Accessor(made)
+		if err != nil {
+			return nil, err
+		}
+		j.uid = string(acc.GetUID())
+		return j, nil
+	}
+	spec, err := s.box.Job(w)
+	if err != nil {
+		return nil, err
+	}
+	made, err := s.box.Client().BatchV1().Jobs(namespace).Create(ctx, spec, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	j.uid = string(made.UID)
+	return j, nil
+}
+
+// remove deletes the job and waits until its pods are gone.
+func (s *stage) remove(ctx context.Context, j *job) error {
+	now := metav1.DeletePropagationBackground
+	opts := metav1.DeleteOptions{PropagationPolicy: &now}
+	var err error
+	if j.kind == kindJobSet {
+		d, derr := dynamic.NewForConfig(s.box.Config())
+		if derr != nil {
+			return derr
+		}
+		err = d.Resource(sandbox.JobSetResource).Namespace(namespace).Delete(ctx, j.name, opts)
+	} else {
+		err = s.box.Client().BatchV1().Jobs(namespace).Delete(ctx, j.name, opts)
+	}
+	if err != nil {
+		return err
+	}
+	return poll(ctx, time.Minute, func() (bool, error) {
+		pods, err := s.box.Client().CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && len(pods.Items) == 0, err
+	})
+}
+
+// poll asks every 20 ms; the demo watches from the outside, it is not on Pitcrew's path.
+func poll(ctx context.Context, within time.Duration, done func() (bool, error)) error {
+	end := time.Now().Add(within)
+	for {
+		ok, err := done()
+		if ok || err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return errors.New("not within " + within.String())
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// reached waits until every rank has logged step.
+func (s *stage) reached(ctx context.Context, j *job, step int64, within time.Duration) error {
+	err := poll(ctx, within, func() (bool, error) {
+		for rank := range worldSize {
+			last, err := lastStep(j.dir, rank)
+			if err != nil || last < step {
+				return false, nil //nolint:nilerr // no log yet
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("the job's %d ranks did not reach step %d: %w; its logs are in %s", worldSize, step, err, s.box.Logs())
+	}
+	return nil
+}
+
+// recover runs one scenario on a job that is under way and says what came of it. show, if not nil, hears of each new line.
+func (s *stage) recover(ctx context.Context, j *job, c scenario, show func(string)) Result {
+	r := Result{Fault: string(c.Fault), Rank: c.Rank, Launcher: c.Launcher, Workload: c.Workload, Trainer: s.trainer, OK: true}
+	if show == nil {
+		show = func(string) {}
+	}
+	in, err := s.box.Fault(ctx, sandbox.Fault{Kind: c.Fault, Rank: c.Rank})
+	if err != nil {
+		r.fail("%v", err)
+		return r
+	}
+	show(fmt.Sprintf("%9s  %-12s %8s  %s on %s (%s)", "+0.000 s", "FAULT", "", c.Fault, in.Node, in.GPU.UUID))
+	i, err := s.follow(ctx, j, in, show)
+	if err != nil {
+		r.FaultyNode = in.Node
+		r.fail("%v", err)
+		return r
+	}
+	r.fill(i, in.At)
+	if !r.OK {
+		return r
+	}
+	if err := s.reached(ctx, j, r.ResumedStep+settleSteps, healsWithin); err != nil {
+		r.fail("%v", err)
+	}
+	s.verify(ctx, j, i, &r)
+	return r
+}
+
+// follow waits for the incident of job j to open after the fault and to close, showing each line of it.
+func (s *stage) follow(ctx context.Context, j *job, in sandbox.Injected, show func(string)) (incident.Incident, error) {
+	ctx, cancel := context.WithTimeout(ctx, healsWithin)
+	defer cancel()
+	var last incident.Incident
+	shown := 0
+	open := time.AfterFunc(opensWithin, cancel)
+	err := s.incidents.Watch(ctx, nil, func(c bus.Change[incident.Incident]) {
+		i := c.Value
+		if i.Job == nil || i.Job.UID != j.uid || i.Opened.Before(in.At) || last.ID != "" && last.ID != i.ID {
+			return
+		}
+		open.Stop()
+		last = i
+		for ; shown < len(i.Notes); shown++ {
+			n := i.Notes[shown]
+			took := ""
+			if n.TookS > 0 {
+				took = fmt.Sprintf("%.3f s", n.TookS)
+			}
+			show(fmt.Sprintf("%9s  %-12s %8s  %s", fmt.Sprintf("+%.3f s", n.At.Sub(in.At).Seconds()), n.State, took, n.Text))
+			if n.State == incident.Placed && n.TookS > 0 {
+				showCandidates(i, show)
+			}
+		}
+		if !i.Open() {
+			cancel()
+		}
+	})
+	switch {
+	case err != nil:
+		return last, err
+	case last.ID == "":
+		return last, fmt.Errorf("no incident opened within %s of %s on %s", opensWithin, in.Kind, in.Node)
+	case last.Open():
+		return last, fmt.Errorf("incident %s stands at %s: %s", last.ID, last.State, last.Waiting)
+	}
+	return last, nil
+}
+
+func showCandidates(i incident.Incident, show func(string)) {
+	for _, m := range i.Moves {
+		if m.Decision == nil {
+			continue
+		}
+		for _, c := range m.Decision.Candidates {
+			mark := "✗"
+			if c.Chosen {
+				mark = "✓"
+			}
+			show(fmt.Sprintf("%9s  %-12s %8s    %s %-4s %s", "", "", "", mark, c.Node, c))
+		}
+	}
+}
+
+// verify checks from the outside what the incident claims.
+func (s *stage) verify(ctx context.Context, j *job, i incident.Incident, r *Result) {
+	if i.Checkpoint != nil && i.Checkpoint.Taken {
+		r.CheckpointStep = i.Checkpoint.Save.Step
+	} else if step, err := newestManifest(filepath.Join(s.box.Checkpoints(), namespace+"-"+j.name), r.ResumedStep); err != nil {
+		r.fail("%v", err)
+	} else {
+		r.CheckpointStep = step
+	}
+	if r.ResumedStep != r.CheckpointStep {
+		r.fail("resumed from step %d, the checkpoint is of step %d", r.ResumedStep, r.CheckpointStep)
+	}
+	if r.Fault == string(sandbox.ECCDegrading) && r.LostSteps != 0 {
+		r.fail("%d steps were lost though every rank could be saved", r.LostSteps)
+	}
+	for rank := range worldSize {
+		if err := resumedOnce(j.dir, rank, r.ResumedStep); err != nil {
+			r.fail("%v", err)
+		}
+	}
+	pods, err := s.box.Client().CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		r.fail("%v", err)
+		return
+	}
+	faulty := i.FaultyNodes()
+	for _, p := range pods.Items {
+		if p.DeletionTimestamp == nil && slices.Contains(faulty, p.Spec.NodeName) {
+			r.fail("pod %s runs on the faulty node %s", p.Name, p.Spec.NodeName)
+		}
+	}
+}

@@ -1,0 +1,253 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/policy"
+	"github.com/pitcrew/pitcrew/sandbox"
+)
+
+const clusterName = "sandbox"
+
+// stage is a running sandbox with all of Pitcrew on it.
+type stage struct {
+	box       *sandbox.Sandbox
+	bus       *bus.Bus
+	url       string
+	python    sandbox.Python
+	trainer   string // torch | stand-in
+	incidents bus.Bucket[incident.Incident]
+	progress  io.Writer
+	ports     map[string]int
+}
+
+type stageOptions struct {
+	dir      string
+	jobset   bool
+	progress io.Writer
+	guards   func(*policy.Guards) // nil: as shipped
+}
+
+// setUp builds what is missing, starts the cluster and Pitcrew, and returns when every agent beats.
+func setUp(ctx context.Context, o stageOptions) (_ *stage, err error) {
+	s := &stage{progress: o.progress, ports: map[string]int{}}
+	py, err := sandbox.FindPython(ctx, o.progress)
+	if err != nil {
+		return nil, err
+	}
+	_, s.trainer = py.Trainer()
+	s.python = py
+	s.say("control plane: etcd, kube-apiserver, controller-manager, scheduler")
+	if s.box, err = sandbox.Up(ctx, sandbox.Options{Dir: o.dir, JobSet: o.jobset, Progress: o.progress}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	s.say("%d nodes ready: rack-a and rack-b, 8 simulated GPUs each", len(s.box.Nodes()))
+	if err := s.startBus(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.startRemediator(o.guards); err != nil {
+		return nil, err
+	}
+	if err := s.startAgents(ctx); err != nil {
+		return nil, err
+	}
+	s.say("pitcrew is up: bus, remediator (policy: enforce), %d agents with a DCGM process each", len(s.box.Nodes()))
+	return s, nil
+}
+
+func (s *stage) say(format string, a ...any) { fmt.Fprintf(s.progress, format+"\n", a...) }
+
+func (s *stage) close() {
+	if s.bus != nil {
+		s.bus.Close()
+	}
+	if s.box != nil {
+		if err := s.box.Stop(); err != nil {
+			s.say("stop the sandbox: %v", err)
+		}
+	}
+}
+
+// program is another of Pitcrew's binaries, beside this one.
+func program(name string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(self), name)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("%s is not beside %s: run `make build`", name, self)
+	}
+	return path, nil
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+func (s *stage) port(name string) (int, error) {
+	if p := s.ports[name]; p != 0 {
+		return p, nil
+	}
+	p, err := freePort()
+	s.ports[name] = p
+	return p, err
+}
+
+func (s *stage) startBus(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	p, err := s.port("nats")
+	if err != nil {
+		return err
+	}
+	s.url = "nats://127.0.0.1:" + strconv.Itoa(p)
+	argv := []string{self, "bus", "--port", strconv.Itoa(p), "--dir", filepath.Join(s.box.Dir(), "bus")}
+	if err := s.box.StartProcess("", "bus", argv, nil); err != nil {
+		return err
+	}
+	if s.bus, err = bus.Connect(bus.Options{URL: s.url, Cluster: clusterName, Name: "demo"}); err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	s.incidents = bus.NewBucket[incident.Incident](s.bus, bus.IncidentBucket)
+	return s.bus.Wait(wait)
+}
+
+// startRemediator runs it on the shipped policies, changed in one word: enforce instead of observe.
+func (s *stage) startRemediator(guards func(*policy.Guards)) error {
+	exe, err := program("pitcrew-remediator")
+	if err != nil {
+		return err
+	}
+	root, err := sandbox.RepoRoot()
+	if err != nil {
+		return err
+	}
+	ps, err := policy.Load(filepath.Join(root, "deploy", "policies"))
+	if err != nil {
+		return err
+	}
+	ps = policy.WithMode(ps, policy.Enforce)
+	if guards != nil {
+		ps = policy.WithGuards(ps, guards)
+	}
+	raw, err := policy.Marshal(ps)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(s.box.Dir(), "policies.yaml")
+	if err := os.WriteFile(file, raw, 0o644); err != nil {
+		return err
+	}
+	p, err := s.port("remediator-metrics")
+	if err != nil {
+		return err
+	}
+	return s.box.StartProcess("", "remediator", []string{exe,
+		"--nats", s.url, "--cluster", clusterName, "--kubeconfig", s.box.Kubeconfig(), "--policies", file,
+		"--metrics", "127.0.0.1:" + strconv.Itoa(p), "--audit", filepath.Join(s.box.Logs(), "remediator-audit.jsonl"),
+	}, nil)
+}
+
+// startAgents runs what the DaemonSet runs on a node: the agent, and DCGM's readings in a process of their own.
+func (s *stage) startAgents(ctx context.Context) error {
+	beats, cancel := context.WithCancel(ctx)
+	defer cancel()
+	heard := make(chan string, 256)
+	var listening errgroup.Group
+	listening.Go(func() error {
+		return s.bus.Beats(beats, func(n string) {
+			select {
+			case heard <- n:
+			default:
+			}
+		})
+	})
+	for _, n := range s.box.Nodes() {
+		if err := s.startAgent(n); err != nil {
+			return err
+		}
+	}
+	missing := map[string]bool{}
+	for _, n := range s.box.Nodes() {
+		missing[n.Name] = true
+	}
+	timeout := time.After(90 * time.Second)
+	for len(missing) > 0 {
+		select {
+		case n := <-heard:
+			delete(missing, n)
+		case <-timeout:
+			return fmt.Errorf("%d agents did not come up in 90 s; their logs are in %s", len(missing), s.box.Logs())
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	cancel()
+	return listening.Wait()
+}
+
+func (s *stage) startAgent(n *sandbox.Node) error {
+	exe, err := program("pitcrew-collector")
+	if err != nil {
+		return err
+	}
+	lib, err := program("libdcgm.so.4")
+	if err != nil {
+		return err
+	}
+	var ports []int
+	for _, name := range []string{"prometheus", "agent-self", "dcgm-self", "agent-health", "dcgm-health"} {
+		p, err := s.port(n.Name + "/" + name)
+		if err != nil {
+			return err
+		}
+		ports = append(ports, p)
+	}
+	local := func(k int) string { return "127.0.0.1:" + strconv.Itoa(ports[k]) }
+	common := []string{
+		"PITCREW_NATS=" + s.url, "PITCREW_CLUSTER=" + clusterName, "NODE_NAME=" + n.Name, "PITCREW_NODE=" + n.Name,
+		"PITCREW_STATE_DIR=" + filepath.Join(n.Dir(), "state"), "PITCREW_RUN_DIR=" + filepath.Join(n.Dir(), "run"),
+		"PITCREW_KMSG=" + n.Kmsg(), "PITCREW_BOOT_ID=" + n.BootIDFile(), "PITCREW_KUBELET_ROOT=" + filepath.Dir(n.PodsDir()),
+		"PITCREW_POD_RESOURCES=" + n.PodResources(), "PITCREW_EXPECTED_GPUS=" + strconv.Itoa(len(n.GPUs)),
+		"PITCREW_DCGM_MODE=embedded", "PITCREW_DCGM_SCRIPT=" + n.DCGMScript(), "LD_LIBRARY_PATH=" + filepath.Dir(lib),
+		"PITCREW_PROMETHEUS=" + local(0), "GOMAXPROCS=1",
+	}
+	for _, d := range []string{"state", "run"} {
+		if err := os.MkdirAll(filepath.Join(n.Dir(), d), 0o755); err != nil {
+			return err
+		}
+	}
+	agent := append([]string{"PITCREW_SELF_PORT=" + strconv.Itoa(ports[1]), "PITCREW_HEALTH=" + local(3)}, common...)
+	dcgm := append([]string{"PITCREW_SELF_PORT=" + strconv.Itoa(ports[2]), "PITCREW_HEALTH=" + local(4)}, common...)
+	return errors.Join(
+		s.box.StartProcess(n.Name, "agent", []string{exe, "agent"}, agent),
+		s.box.StartProcess(n.Name, "dcgm", []string{exe, "dcgm"}, dcgm),
+	)
+}
