@@ -122,23 +122,29 @@ func within(t testing.TB) context.Context {
 // gang runs an Indexed Job of sleeping pods, each of which needs a whole node, and waits until all run.
 func gang(t testing.TB, s *sandbox.Sandbox, c *cluster.Cluster, pods int32, edit ...func(*batchv1.Job)) (event.Job, cluster.Gang) {
 	t.Helper()
+	ref := submit(t, s, pods, edit...)
+	return ref, whole(t, c, ref)
+}
+
+// submit is gang without the waiting.
+func submit(t testing.TB, s *sandbox.Sandbox, pods int32, edit ...func(*batchv1.Job)) event.Job {
+	t.Helper()
 	mode, limit, grace, replace := batchv1.IndexedCompletion, int32(100), int64(1), batchv1.TerminatingOrFailed
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name(t), Namespace: "default"}, Spec: batchv1.JobSpec{
 		Parallelism: &pods, Completions: &pods, CompletionMode: &mode, BackoffLimit: &limit, PodReplacementPolicy: &replace}}
-	job.Spec.Template.Labels = map[string]string{"gang": job.Name}
 	job.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &grace,
 		Containers: []corev1.Container{{Name: "train", Image: "none", Command: []string{"/bin/sleep", "600"},
 			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}}}}}
 	for _, e := range edit {
 		e(job)
 	}
+	job.Spec.Template.Labels = map[string]string{"gang": job.Name}
 	made, err := s.Client().BatchV1().Jobs("default").Create(t.Context(), job, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { endJob(t, s, made) })
-	ref := event.Job{APIVersion: "batch/v1", Kind: "Job", Namespace: made.Namespace, Name: made.Name, UID: string(made.UID)}
-	return ref, whole(t, c, ref)
+	return event.Job{APIVersion: "batch/v1", Kind: "Job", Namespace: made.Namespace, Name: made.Name, UID: string(made.UID)}
 }
 
 // whole waits until every member of a gang runs.

@@ -3,12 +3,14 @@ package cluster
 import (
 	"fmt"
 	"regexp"
+
+	"github.com/pitcrew/pitcrew/remediator/placement"
 )
 
 // What Pitcrew writes on cluster objects, and reads from them.
 const (
-	TaintQuarantine   = "pitcrew.dev/quarantine"            // value: the incident; effect NoSchedule
-	TaintReserved     = "pitcrew.dev/reserved"              // value: the incident; effect NoSchedule
+	TaintQuarantine   = placement.QuarantineTaint           // value: the incident; effect NoSchedule
+	TaintReserved     = placement.ReservedTaint             // value: the incident; effect NoSchedule
 	TaintOutOfService = "node.kubernetes.io/out-of-service" // Kubernetes' own; set only on nodes the caller has fenced
 
 	AnnotationQuarantine  = "pitcrew.dev/quarantined-by" // on a node: the incident that quarantined it
