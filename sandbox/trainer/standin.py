@@ -2,7 +2,8 @@
 
 Real here: the hook's ring, sockets, rounds and checkpoint files (the same code, which needs no torch), the processes,
 and the ranks' dependence on each other: they exchange numbers each step, so one that dies or hangs takes the others
-with it, as a collective does. Not real: torch, gloo, the model. The GPU is simulated as in train.py, whose settings apply.
+with it, as a collective does. Not real: torch, gloo, the model. The GPU is simulated as in train.py, and its settings
+apply.
 """
 
 import json
