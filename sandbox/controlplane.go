@@ -57,8 +57,10 @@ type plane struct {
 	ca     *authority
 	audit  string
 	kube   string // the admin kubeconfig
+	files  planeFiles
 }
 
+// startPlane returns when the API server is ready; nothing acts on its objects yet.
 func startPlane(ctx context.Context, procs *processes, bin, dir, logs string) (*plane, error) {
 	p := &plane{procs: procs, dir: dir, logs: logs, audit: filepath.Join(dir, "audit.log"), kube: filepath.Join(dir, "kubeconfig")}
 	ports, err := freePorts(3)
@@ -101,13 +103,19 @@ func startPlane(ctx context.Context, procs *processes, bin, dir, logs string) (*
 	if p.client, err = kubernetes.NewForConfig(p.config); err != nil {
 		return nil, err
 	}
+	p.files = files
+	return p, nil
+}
+
+// startControllers starts what acts on the API's objects.
+func (p *plane) startControllers(bin string) error {
 	if _, err := p.start(bin, "kube-controller-manager", "--kubeconfig="+p.kube, "--leader-elect=false", "--secure-port=0",
-		"--controllers="+strings.Join(controllers, ","), "--service-account-private-key-file="+files.saKey, "--root-ca-file="+files.ca,
+		"--controllers="+strings.Join(controllers, ","), "--service-account-private-key-file="+p.files.saKey, "--root-ca-file="+p.files.ca,
 		"--use-service-account-credentials=false", "--kube-api-qps=2000", "--kube-api-burst=4000", "--v=0"); err != nil {
-		return nil, err
+		return err
 	}
-	_, err = p.start(bin, "kube-scheduler", "--config="+files.scheduler, "--secure-port=0", "--v=0")
-	return p, err
+	_, err := p.start(bin, "kube-scheduler", "--config="+p.files.scheduler, "--secure-port=0", "--v=0")
+	return err
 }
 
 type planeFiles struct {

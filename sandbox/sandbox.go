@@ -97,6 +97,12 @@ func Up(ctx context.Context, o Options) (_ *Sandbox, err error) {
 	if err != nil {
 		return nil, err
 	}
+	jobset := ""
+	if o.JobSet {
+		if jobset, err = jobSetAssets(ctx, o.Progress); err != nil {
+			return nil, err
+		}
+	}
 	dir, err := stateDir(o.Dir)
 	if err != nil {
 		return nil, err
@@ -133,17 +139,23 @@ func Up(ctx context.Context, o Options) (_ *Sandbox, err error) {
 	if s.plane, err = startPlane(ready, s.procs, bin, dir, s.Logs()); err != nil {
 		return nil, err
 	}
-	if o.JobSet {
-		if err := s.startJobSet(ready); err != nil {
+	if o.JobSet { // before the garbage collector lists, once in 30 s, what there is to collect
+		if err := s.defineJobSet(ready, jobset); err != nil {
 			return nil, err
 		}
 	}
-	var nodes sync.WaitGroup
-	errs := make([]error, len(s.nodes))
-	for i, n := range s.nodes {
-		nodes.Go(func() { errs[i] = n.startKubelet(s.ctx) })
+	if err := s.plane.startControllers(bin); err != nil {
+		return nil, err
 	}
-	nodes.Wait()
+	var starts sync.WaitGroup
+	errs := make([]error, len(s.nodes)+1)
+	for i, n := range s.nodes {
+		starts.Go(func() { errs[i] = n.startKubelet(s.ctx) })
+	}
+	if o.JobSet {
+		starts.Go(func() { errs[len(s.nodes)] = s.startJobSet(ready, jobset) })
+	}
+	starts.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

@@ -18,11 +18,11 @@ var shared struct {
 	err  error
 }
 
-// Cluster returns the test binary's cluster of two racks with three nodes each. Tests that break a node repair it.
+// Cluster returns the test binary's cluster: two racks of three nodes, and JobSet's controller. Tests that break a node repair it.
 func Cluster(t testing.TB) *sandbox.Sandbox {
 	t.Helper()
 	shared.once.Do(func() {
-		shared.s, shared.err = sandbox.Up(context.Background(), sandbox.Options{Progress: os.Stderr})
+		shared.s, shared.err = sandbox.Up(context.Background(), sandbox.Options{JobSet: true, Progress: os.Stderr})
 	})
 	if shared.err != nil {
 		t.Fatal(shared.err)

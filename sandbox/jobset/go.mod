@@ -1,0 +1,5 @@
+module github.com/pitcrew/pitcrew/sandbox/jobset
+
+go 1.26.0
+
+require sigs.k8s.io/jobset v0.12.0
