@@ -41,12 +41,12 @@ type Metadata struct {
 
 // Spec is what a policy says.
 type Spec struct {
-	Mode      Mode      `json:"mode,omitempty" jsonschema:"default=observe" jsonschema_description:"off: not looked at. observe: judged and recorded, nothing is changed (a rule of notify alone still notifies). approve: every step waits for a person. enforce: steps are done."`
+	Mode      Mode      `json:"mode,omitempty" jsonschema_description:"off: not looked at. observe: judged and recorded, nothing is changed (a rule of notify alone still notifies). approve: every step waits for a person. enforce: steps are done."`
 	Order     int       `json:"order" jsonschema:"required" jsonschema_description:"Policies are looked at from the lowest order up; two of the same order are a load error."`
 	AppliesTo AppliesTo `json:"appliesTo,omitzero" jsonschema_description:"Which nodes and jobs the policy speaks for; empty means all."`
 	Guards    Guards    `json:"guards,omitzero" jsonschema_description:"Bounds on what may be done; each has a default and is always on."`
 	Rules     []Rule    `json:"rules" jsonschema:"required,minItems=1" jsonschema_description:"Looked at in order; the first that matches is taken."`
-	Default   Default   `json:"default,omitempty" jsonschema:"default=notify" jsonschema_description:"What happens to an event that no rule of any policy matches."`
+	Default   Default   `json:"default,omitempty" jsonschema_description:"What happens to an event that no rule of any policy matches."`
 }
 
 // AppliesTo selects nodes and jobs. Every field that is given must match.
@@ -60,9 +60,9 @@ type AppliesTo struct {
 type Guards struct {
 	MaxConcurrentIncidents int      `json:"maxConcurrentIncidents" jsonschema:"minimum=1,default=2" jsonschema_description:"Incidents that may be acting at once."`
 	MaxNodesQuarantined    Share    `json:"maxNodesQuarantined" jsonschema_description:"The breaker: nodes that may be cordoned by Pitcrew at once, the smaller of count and percent (rounded up), at least 1. It blocks new cordons only. Default {count: 5, percent: 5}."`
-	CooldownPerNode        Duration `json:"cooldownPerNode" jsonschema:"default=2h" jsonschema_description:"How long the same action is not begun again on a node by another incident."`
+	CooldownPerNode        Duration `json:"cooldownPerNode" jsonschema_description:"How long the same action is not begun again on a node by another incident. Default 2h."`
 	ActionBudget           Budget   `json:"actionBudget" jsonschema_description:"Disruptive steps (cordon, restart-job, reboot-node) in a sliding window. Default {count: 20, per: 24h}."`
-	MaxEventAge            Duration `json:"maxEventAge" jsonschema:"default=60s" jsonschema_description:"An older event starts nothing until the node has confirmed it."`
+	MaxEventAge            Duration `json:"maxEventAge" jsonschema_description:"An older event starts nothing until the node has confirmed it. Default 60s."`
 	Blackout               []Window `json:"blackout,omitempty" jsonschema_description:"Windows in which no incident starts to act, such as \"Fri 18:00-Mon 06:00 Europe/Berlin\" or \"22:00-06:00 UTC\"."`
 }
 
@@ -109,7 +109,7 @@ type Step struct {
 
 // With holds the options of a step; which verb takes which is in the table of verbs.
 type With struct {
-	Placement   Placement `json:"placement,omitempty" jsonschema:"default=equivalent" jsonschema_description:"equivalent: a node of the same class, not farther from the gang than the one it replaces. same-node: where it was. any: any node of the same class with room."`
+	Placement   Placement `json:"placement,omitempty" jsonschema_description:"equivalent: a node of the same class, not farther from the gang than the one it replaces. same-node: where it was. any: any node of the same class with room."`
 	MaxTierLoss int       `json:"maxTierLoss,omitempty" jsonschema:"minimum=0,default=0" jsonschema_description:"How many topology tiers farther an equivalent node may be; 0 is strict."`
 	MaxPerJob   int       `json:"maxPerJob,omitempty" jsonschema:"minimum=1,default=3" jsonschema_description:"Restarts of one job within 24 hours."`
 	FastReplace bool      `json:"fastReplace,omitempty" jsonschema:"default=false" jsonschema_description:"Allow lifting the Job controller's finalizer, so that one pod is replaced without its back-off of 10 s and more."`

@@ -263,8 +263,8 @@ var (
 	}()
 )
 
-func enumSchema(ws []string) *jsonschema.Schema {
-	s := &jsonschema.Schema{Type: "string"}
+func enumSchema(ws []string, def any) *jsonschema.Schema {
+	s := &jsonschema.Schema{Type: "string", Default: def}
 	for _, w := range ws {
 		s.Enum = append(s.Enum, w)
 	}
@@ -272,13 +272,13 @@ func enumSchema(ws []string) *jsonschema.Schema {
 }
 
 // JSONSchema lists the modes.
-func (Mode) JSONSchema() *jsonschema.Schema { return enumSchema(modeWords) }
+func (Mode) JSONSchema() *jsonschema.Schema { return enumSchema(modeWords, Observe) }
 
 // JSONSchema lists the defaults.
-func (Default) JSONSchema() *jsonschema.Schema { return enumSchema(defaultWords) }
+func (Default) JSONSchema() *jsonschema.Schema { return enumSchema(defaultWords, DefaultNotify) }
 
 // JSONSchema lists the placements.
-func (Placement) JSONSchema() *jsonschema.Schema { return enumSchema(placementWords) }
+func (Placement) JSONSchema() *jsonschema.Schema { return enumSchema(placementWords, Equivalent) }
 
 // JSONSchema lists the verbs.
-func (Verb) JSONSchema() *jsonschema.Schema { return enumSchema(verbWords) }
+func (Verb) JSONSchema() *jsonschema.Schema { return enumSchema(verbWords, nil) }

@@ -52,7 +52,7 @@ func TestCheckAcceptsTheShippedPoliciesAndNamesEveryFaultOfABadOne(t *testing.T)
 	if err == nil || err.Error() != "2 faults" {
 		t.Errorf("got %v", err)
 	}
-	for _, want := range []string{"bad.yaml:7:28: policy p", `did you mean xid?`, `unknown action "cordn"; did you mean cordon?`} {
+	for _, want := range []string{"bad.yaml:7:30: policy p", `did you mean xid?`, `unknown action "cordn"; did you mean cordon?`} {
 		if !strings.Contains(errs, want) {
 			t.Errorf("%s is missing from\n%s", want, errs)
 		}
