@@ -61,7 +61,7 @@ func TestTheRingThatPythonWroteIsReadFieldByField(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Snapshot{
-		Identity: Identity{Rank: 3, LocalRank: 1, WorldSize: 4, Attempt: 2, PID: 4242}, Flags: FlagLauncher | FlagCanSave,
+		Identity: Identity{Rank: 3, LocalRank: 1, WorldSize: 4, Attempt: 2, PID: 4242}, Flags: FlagLauncher | FlagCanSave | FlagResumed, ResumedStep: 100,
 		GPUUUID: "GPU-6e5a1f2c-0b0d-4d6e-9a55-1d8e4a1b0c3d", Torch: "2.3.1+cu121", StartUnix: time.Unix(1700000000, 0), StartMono: 5000000000,
 		HeartbeatMono: 9000000002, Written: 11, Step: 111, StepMono: 8200000000, Section: SectionOther, SectionName: "validation",
 		SectionMono: 9000000001, Exit: ExitException, CkptStep: 110, CkptMono: 9000000000, CkptDuration: 125 * time.Millisecond,

@@ -59,6 +59,7 @@ const (
 	FlagLauncher uint32 = 1 << iota
 	FlagCanSave
 	FlagCollectiveFree
+	FlagResumed
 )
 
 // Flags of a record.
@@ -94,12 +95,17 @@ type Snapshot struct {
 	CkptStep      uint64 // 0: none yet
 	CkptMono      uint64
 	CkptDuration  time.Duration
-	Error         string
+	// ResumedStep is the step that the rank went on from, 0 when it found no checkpoint; valid with FlagResumed.
+	ResumedStep uint64
+	Error       string
 	// NowMono is when the reading was taken.
 	NowMono uint64
 
 	capacity uint64
 }
+
+// Resumed is the step that the rank went on from; ok is false until it has looked for a checkpoint.
+func (s *Snapshot) Resumed() (step uint64, ok bool) { return s.ResumedStep, s.Flags&FlagResumed != 0 }
 
 // CanSave says whether the rank was given a way to save.
 func (s *Snapshot) CanSave() bool { return s.Flags&FlagCanSave != 0 }
@@ -177,6 +183,7 @@ func decodeHeader(page []byte, size int64, now uint64) (Snapshot, error) {
 		CkptStep:      u64(560),
 		CkptMono:      u64(568),
 		CkptDuration:  clampDuration(u64(576)),
+		ResumedStep:   u64(584),
 		SectionName:   text(page[592:624]),
 		Error:         text(page[640:896]),
 		NowMono:       now,

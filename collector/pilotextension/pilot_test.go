@@ -220,10 +220,14 @@ func TestStatusTellsWhatRingSocketAndProcessSay(t *testing.T) {
 	c.ready(1)
 	p.Tell("step 1")
 	p.Tell("step 2")
+	if r := c.request(bus.VerbStatus, bus.Command{}, func(bus.Reply) bool { return true }); r.Pods[0].Ranks[0].ResumedStep != nil {
+		t.Error("a rank that has not looked for a checkpoint has a resumed step")
+	}
+	p.Tell("resume 40")
 	r := c.request(bus.VerbStatus, bus.Command{PodUIDs: []string{podA}}, func(r bus.Reply) bool { return len(r.Pods) == 1 && r.Pods[0].Launcher != nil })
 	s := r.Pods[0].Ranks[0]
 	if s.Rank != 4 || s.WorldSize != 8 || s.Attempt != 2 || s.Pid != p.PID() || s.Step != 2 || s.Section != "step" || s.MedianStepS != 0.01 ||
-		s.P99StepS != 0.01 || s.SaveS != 0.2 || !s.Connected || s.ProcState == "" || s.Exit != "running" || !s.CanSave || s.Strategy != "ddp" {
+		s.P99StepS != 0.01 || s.SaveS != 0.2 || !s.Connected || s.ProcState == "" || s.Exit != "running" || !s.CanSave || s.Strategy != "ddp" || s.ResumedStep == nil || *s.ResumedStep != 40 {
 		t.Errorf("status %+v", s)
 	}
 	if l := r.Pods[0].Launcher; l.JobUID != jobUID || l.NProc != 1 {

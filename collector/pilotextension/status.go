@@ -69,6 +69,10 @@ func rankStatus(r *hook.Rank) (s bus.RankStatus, gpu string, ok bool) {
 	s.Section, s.SectionAgeS = v.Section.String(), v.Age(v.SectionMono).Seconds()
 	s.SaveS = max(s.SaveS, v.CkptDuration.Seconds())
 	s.CkptStep = int64(min(v.CkptStep, math.MaxInt64))
+	if step, ok := v.Resumed(); ok {
+		n := int64(min(step, math.MaxInt64))
+		s.ResumedStep = &n
+	}
 	s.CanSave = s.CanSave || v.CanSave()
 	s.Exit, s.Error = exitNames[v.Exit], v.Error
 	if records, err := ring.Records(&v, 0, statusRecords); err == nil {

@@ -98,6 +98,11 @@ func (p *program) line(line string) {
 		var n int64
 		_, _ = fmt.Sscan(rest, &n)
 		p.finish(n)
+	case "resume":
+		var n uint64
+		_, _ = fmt.Sscan(rest, &n)
+		p.put64(584, n)
+		p.put32(44, binary.LittleEndian.Uint32(p.ring[44:])|hook.FlagResumed)
 	case "drop": // all connections, as a hiccup does
 		p.mu.Lock()
 		for _, c := range p.conns {
