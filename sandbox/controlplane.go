@@ -29,11 +29,11 @@ rules:
 - level: Metadata
   verbs: [create, update, patch, delete, deletecollection]
   resources:
-  - {group: "", resources: [pods/status, nodes/status]}
+  - {group: "", resources: [nodes/status]}
 - level: Request
   verbs: [create, update, patch, delete, deletecollection]
   resources:
-  - {group: "", resources: [pods, pods/eviction, pods/binding, nodes, configmaps]}
+  - {group: "", resources: [pods, pods/status, pods/eviction, pods/binding, nodes, configmaps]}
   - {group: batch, resources: [jobs]}
   - {group: jobset.x-k8s.io, resources: [jobsets]}
 - level: None
@@ -197,7 +197,7 @@ func (p *plane) await(ctx context.Context, proc *process, name string, ready fun
 	for !ready() {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s did not become ready: %w; see %s", name, ctx.Err(), filepath.Join(p.logs, name+".log"))
+			return fmt.Errorf("%s did not become ready: %w: %s", name, ctx.Err(), tail(filepath.Join(p.logs, name+".log"), 2000))
 		case <-proc.exited:
 			code, _ := proc.status()
 			return fmt.Errorf("%s exited with code %d: %s", name, code, tail(filepath.Join(p.logs, name+".log"), 2000))

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,14 +62,12 @@ func (n *Node) startKubelet(ctx context.Context) error {
 	}
 	k.tasks.Go(func() { k.renew(ctx) })
 	k.tasks.Go(func() { k.watch(ctx) })
-	k.tasks.Go(func() { <-ctx.Done(); stopNow(resources) })
+	k.tasks.Go(func() { <-ctx.Done(); resources.Stop() })
 	n.mu.Lock()
 	n.kubelet = k
 	n.mu.Unlock()
 	return nil
 }
-
-func stopNow(s *grpc.Server) { s.Stop() }
 
 // serve answers on the kubelet's address, over TLS as a kubelet does: /healthz and /livez say ok to anyone.
 func (k *kubelet) serve(ctx context.Context) (int, error) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -184,7 +185,16 @@ func stateDir(dir string) (string, error) {
 	} else if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
 		return "", fmt.Errorf("sandbox: %s is not empty and is no sandbox: choose another state directory", dir)
 	}
-	return dir, os.MkdirAll(dir, 0o755)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	// The administrator's key goes there, and a directory in /tmp can be anybody's.
+	if st, err := os.Lstat(dir); err != nil {
+		return "", err
+	} else if sys, ok := st.Sys().(*syscall.Stat_t); !ok || !st.IsDir() || int(sys.Uid) != os.Getuid() {
+		return "", fmt.Errorf("sandbox: %s is not a directory of this user: choose another state directory", dir)
+	}
+	return dir, os.Chmod(dir, 0o700)
 }
 
 // Clean ends whatever a sandbox with that state directory left running, and removes the directory. It needs no cooperation from the

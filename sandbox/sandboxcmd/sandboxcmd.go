@@ -162,6 +162,7 @@ func (o *options) down() *cobra.Command {
 					return err
 				}
 			}
+			_ = os.Remove(o.dir + ".log") // of a detached start
 			return o.print(cmd.OutOrStdout(), map[string]any{"dir": o.dir, "down": true}, func(w io.Writer) { fmt.Fprintln(w, "the sandbox is down") })
 		}}
 }
