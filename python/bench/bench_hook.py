@@ -2,10 +2,10 @@
 
     python3 python/bench/bench_hook.py [--out bench/out/hook.json] [--steps 20000]
 
-Two figures. `us_per_step`: the time inside `pitcrew.step(loss)` itself, call by call, with the ring, the side thread and
-an agent connected. `loop`: a loop of a small torch step (or of plain Python where there is no torch), in blocks that run
-in turn with and without the hook. The median of the pairs' differences is what a user would see, with the quartiles
-beside it, because on a busy machine it drowns in the noise of the steps themselves.
+`us_per_step`: the time inside `step(loss)` itself, call by call, with the ring, the side thread and an agent connected.
+`loop`: a loop of a small torch step (or of plain Python where there is no torch), in blocks that run in turn with and
+without the hook. The median of the pairs' differences is what a user would see, with the quartiles beside it, because
+on a busy machine it drowns in the noise of the steps themselves.
 """
 
 import argparse

@@ -113,8 +113,8 @@ def _follow(optimizer, hook, step_on):
             return
         if waiting and waiting[0] is not None:
             waiting[0] = None
-            hook.step(optimizer_ns=nanoseconds)
-        hook.step(optimizer_ns=nanoseconds)
+            hook.step_of_optimizer(nanoseconds)
+        hook.step_of_optimizer(nanoseconds)
 
     torchstate.follow_optimizer(optimizer, hook, counts)
 
@@ -139,7 +139,8 @@ def step(loss=None, *, step=None, grad_norm=None, samples=0):
     completed, where you count yourself. grad_norm: a float. samples: tokens or samples this rank processed in the step.
     """
     if _hook is not None:
-        _hook.counted_by_call = True
+        if not _hook.counted_by_call:
+            _hook.count_by_call()
         _hook.step(loss, step=step, grad_norm=grad_norm, samples=samples)
 
 

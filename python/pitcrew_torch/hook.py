@@ -91,6 +91,7 @@ class Hook:
         self._section = SECTIONS[0]
         self._in_step = False
         self.counted_by_call = False
+        self._by_optimizer = 0
         self.loss_reader = None  # torchstate puts one here for losses that live on a device
 
         directory = environ.get("PITCREW_DIR")
@@ -158,6 +159,16 @@ class Hook:
                 self._hold(done)
         except Exception as error:
             self._trouble(error)
+
+    def step_of_optimizer(self, nanoseconds):
+        """The optimizer has stepped and nobody calls `step` (so far)."""
+        self._by_optimizer += 1
+        self.step(optimizer_ns=nanoseconds)
+
+    def count_by_call(self):
+        """The first call of `step` has come: from now on calls count, and what the optimizer counted is taken back."""
+        self.counted_by_call = True
+        self._done_step -= self._by_optimizer
 
     def _loss(self, loss):
         """A loss as a float, or None for one that only a device knows yet."""

@@ -1,7 +1,7 @@
 """Stock torchrun, unchanged, made to start on torch 1.13 with Python 3.11 (as Debian 12 ships them).
 
-There `Std.from_str` looks for a flag by iterating over the IntFlag, which since Python 3.11 skips 0 and combinations, so
-torchrun's own defaults become None. Here that one function is repaired, where it is broken, before torch.distributed.run
+There `Std.from_str` looks for a flag by iterating over the IntFlag, which since Python 3.11 skips 0 and combinations:
+torchrun's own defaults become None. Here that one function is repaired, where it is broken, and torch.distributed.run
 runs.
 """
 

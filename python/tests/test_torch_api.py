@@ -1,0 +1,116 @@
+"""`attach` with real torch objects, in processes of their own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from agent import Pod
+from conftest import PYTHON
+
+MODEL = """
+import os, sys, torch, pitcrew_torch as pitcrew
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def train():
+    loss = model(torch.ones(2, 4)).sum(); optimizer.zero_grad(); loss.backward(); optimizer.step(); return loss
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def run(body, **env):
+        env = dict(os.environ, PITCREW_DIR=str(tmp_path), PYTHONPATH=str(PYTHON), OMP_NUM_THREADS="1", **env)
+        out = subprocess.run(
+            [sys.executable, "-W", "always", "-c", MODEL + body], env=env, capture_output=True, text=True
+        )
+        assert out.returncode == 0, out.stderr
+        return out.stdout.split(), Pod(tmp_path).ring(0), out.stderr
+
+    return run
+
+
+def test_steps_are_counted_by_the_optimizer_where_nobody_calls_step(script):
+    _, ring, _ = script("pitcrew.attach(model, optimizer)\nfor _ in range(5): train()\n")
+    assert ring["step"] == 5
+
+
+def test_steps_are_counted_by_calls_where_somebody_does(script):
+    _, ring, _ = script(
+        "pitcrew.attach(model, optimizer)\nfor _ in range(5):\n train(); train(); pitcrew.step(train(), samples=3)\n"
+    )
+    assert ring["step"] == 5  # though three optimizer steps came before the first call
+
+
+def test_steps_are_counted_once_where_each_has_one_optimizer_step(script):
+    _, ring, _ = script("pitcrew.attach(model, optimizer)\nfor _ in range(5): pitcrew.step(train())\n")
+    assert ring["step"] == 5
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_learning_rate_schedulers_go_on_working(script, order):
+    attach, scheduler = "pitcrew.attach(model, optimizer)\n", "s = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
+    body = attach + scheduler if order == "before" else scheduler + attach
+    out, ring, errors = script(body + "for _ in range(3): train(); s.step()\nprint(s.get_last_lr()[0])\n")
+    assert float(out[0]) == pytest.approx(1e-4) and ring["step"] == 3
+    assert "lr_scheduler" not in errors  # torch warns when it does not see optimizer.step being called
+
+
+def test_everything_that_has_a_state_comes_back(script, tmp_path):
+    body = """
+s = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+pitcrew.attach(model, optimizer, extra={"scheduler": s}, checkpoint_dir=os.environ["C"], checkpoint_every=4, step_on="call")
+import random
+start = pitcrew.resume()
+for _ in range(start, int(os.environ["N"])):
+    train(); s.step(); pitcrew.step(0.0)
+print(start, s.last_epoch, model.weight[0, 0].item(), torch.rand(1).item(), random.random())
+"""
+    checkpoints = str(tmp_path / "c")
+    out, _, _ = script("import random; random.seed(7)\n" + body, C=checkpoints, N="4")
+    again, ring, _ = script(body, C=checkpoints, N="4")
+    assert again[0] == "4" and again[1:] == out[1:]
+    assert ring["resumed_step"] == 4
+
+
+def test_the_default_state_can_be_loaded_by_another_number_of_ranks(script, tmp_path):
+    body = 'pitcrew.attach(model, optimizer, checkpoint_dir=os.environ["C"], checkpoint_every=1)\n'
+    script(body + "pitcrew.step(train())\n", C=str(tmp_path / "c"))
+    out, _, errors = script(body + "print(pitcrew.resume())\n", C=str(tmp_path / "c"), WORLD_SIZE="2")
+    assert out == ["1"] and "each rank chooses its checkpoint alone" in errors
+
+
+def test_a_checkpoint_that_cannot_be_loaded_raises_and_does_not_train_from_nothing(script, tmp_path):
+    body = 'pitcrew.attach(model, optimizer, checkpoint_dir=os.environ["C"], checkpoint_every=1)\n'
+    script(body + "pitcrew.step(train())\n", C=str(tmp_path / "c"))
+    script(
+        "model = torch.nn.Linear(3, 1)\n"
+        + body
+        + "try: pitcrew.resume()\nexcept RuntimeError: pass\nelse: sys.exit(1)\n",
+        C=str(tmp_path / "c"),
+    )
+
+
+def test_attach_never_raises(script):
+    out, _, errors = script(
+        "pitcrew.attach(model, optimizer, checkpoint_every='often', checkpoint_dir='c', save_fn=7)\n"
+        "pitcrew.attach(None, object())\n"
+        "pitcrew.attach(model, optimizer, extra=7)\n"
+        "pitcrew.step(1.0)\n"
+        "with pitcrew.section('eval'): pass\n"
+        "print(pitcrew.resume(), 'fine')\n"
+    )
+    assert out == ["0", "fine"] and "not attached" in errors
+
+
+def test_without_attach_everything_is_a_no_op(script):
+    out, ring, _ = script(
+        "pitcrew.step(1.0)\nwith pitcrew.section('eval'): pass\npitcrew.detach()\nprint(pitcrew.resume(), pitcrew.attached())"
+    )
+    assert out == ["0", "None"] and ring is None
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, pitcrew_torch, pitcrew_torch.hook, pitcrew_torch.run; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ, PYTHONPATH=str(PYTHON))).returncode == 0
