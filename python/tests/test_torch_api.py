@@ -60,7 +60,8 @@ def test_learning_rate_schedulers_go_on_working(script, order):
 def test_everything_that_has_a_state_comes_back(script, tmp_path):
     body = """
 s = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-pitcrew.attach(model, optimizer, extra={"scheduler": s}, checkpoint_dir=os.environ["C"], checkpoint_every=4, step_on="call")
+pitcrew.attach(model, optimizer, extra={"scheduler": s}, step_on="call",
+               checkpoint_dir=os.environ["C"], checkpoint_every=4)
 import random
 start = pitcrew.resume()
 for _ in range(start, int(os.environ["N"])):
@@ -85,6 +86,8 @@ def test_a_checkpoint_that_cannot_be_loaded_raises_and_does_not_train_from_nothi
     body = 'pitcrew.attach(model, optimizer, checkpoint_dir=os.environ["C"], checkpoint_every=1)\n'
     script(body + "pitcrew.step(train())\n", C=str(tmp_path / "c"))
     script(
+        "model = torch.nn.Linear(3, 1)\n"
+        + body
         "model = torch.nn.Linear(3, 1)\n"
         + body
         + "try: pitcrew.resume()\nexcept RuntimeError: pass\nelse: sys.exit(1)\n",
