@@ -20,10 +20,10 @@ import (
 const (
 	// HoldAnnotation on a node or job keeps Pitcrew's hands off it; its value is the reason.
 	HoldAnnotation = "pitcrew.dev/hold"
-	// OptInLabel on a namespace lets Pitcrew act on its jobs.
+	// OptInLabel on a namespace lets Pitcrew act on its jobs; on a job, as annotation or label, it decides for that job alone.
 	OptInLabel = "pitcrew.dev/heal"
-	// OptInValue is what the label must say.
-	OptInValue = "enabled"
+	// OptInValue is what it must say; "enabled" is understood too.
+	OptInValue = "true"
 )
 
 const (

@@ -66,7 +66,13 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 			a.Node.Annotations = map[string]string{guard.HoldAnnotation: "false"}
 		}, nil, ""},
 		"a namespace that did not opt in keeps its jobs": {policy.RestartJob, func(_ *guard.State, a *guard.Action) { a.Job.NamespaceLabels = nil },
-			[]guard.Name{guard.OptIn}, "kubectl label namespace ml pitcrew.dev/heal=enabled"},
+			[]guard.Name{guard.OptIn}, "kubectl label namespace ml pitcrew.dev/heal=true"},
+		"a job may opt out of what its namespace wants": {policy.RestartJob, func(_ *guard.State, a *guard.Action) {
+			a.Job.Annotations = map[string]string{guard.OptInLabel: "false"}
+		}, []guard.Name{guard.OptIn}, "job ml/llm says pitcrew.dev/heal=false itself"},
+		"a job may opt in by itself": {policy.RestartJob, func(_ *guard.State, a *guard.Action) {
+			a.Job.NamespaceLabels, a.Job.Labels = nil, map[string]string{guard.OptInLabel: "enabled"}
+		}, nil, ""},
 		"a namespace that did not opt in does not save a bad node": {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Job.NamespaceLabels = nil }, nil, ""},
 		"nothing starts in a blackout": {policy.Cordon, func(_ *guard.State, a *guard.Action) {
 			a.Policy.Spec.Guards.Blackout = []policy.Window{window}
@@ -150,6 +156,8 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 		}, nil, ""},
 		"a stale event never acts":         {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = ago(61 * time.Second) }, []guard.Name{guard.EventAge}, "1m1s of 1m"},
 		"an event of a week ago":           {policy.RestartJob, func(_ *guard.State, a *guard.Action) { a.Seen = ago(7 * 24 * time.Hour) }, []guard.Name{guard.EventAge}, "ask the node"},
+		"an event from the future":         {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = now.Add(2 * time.Minute) }, []guard.Name{guard.EventAge}, "a clock is wrong"},
+		"clocks a little apart":            {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = now.Add(2 * time.Second) }, nil, ""},
 		"an event of unknown age is stale": {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = time.Time{} }, []guard.Name{guard.EventAge}, "ask the node"},
 		"a long checkpoint does not make the incident stale": {policy.RestartJob, func(s *guard.State, a *guard.Action) {
 			a.Seen = ago(10 * time.Minute)

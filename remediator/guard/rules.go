@@ -37,9 +37,14 @@ func hold(_ State, a Action, _ time.Time) Verdict {
 }
 
 func optIn(_ State, a Action, _ time.Time) Verdict {
-	got := a.Job.NamespaceLabels[OptInLabel]
-	v := Verdict{Allowed: got == OptInValue, Current: cmp.Or(got, "unset"), Limit: OptInValue}
-	if !v.Allowed {
+	own := cmp.Or(a.Job.Annotations[OptInLabel], a.Job.Labels[OptInLabel])
+	got := cmp.Or(own, a.Job.NamespaceLabels[OptInLabel])
+	v := Verdict{Allowed: got == OptInValue || got == "enabled", Current: cmp.Or(got, "unset"), Limit: OptInValue}
+	switch {
+	case v.Allowed:
+	case own != "":
+		v.Detail = fmt.Sprintf("job %s/%s says %s=%s itself", a.Job.Namespace, a.Job.Name, OptInLabel, own)
+	default:
 		v.Detail = fmt.Sprintf("to let Pitcrew act on its jobs: kubectl label namespace %s %s=%s", cmp.Or(a.Job.Namespace, "NAME"), OptInLabel, OptInValue)
 	}
 	return v
@@ -202,9 +207,13 @@ func eventAge(_ State, a Action, now time.Time) Verdict {
 		v.Detail = "nobody says when it was seen; ask the node"
 		return v
 	}
-	v.Current, v.Allowed = since(now, a.Seen), now.Sub(a.Seen) <= limit
-	if !v.Allowed {
+	age := now.Sub(a.Seen)
+	v.Current, v.Allowed = since(now, a.Seen), -limit <= age && age <= limit
+	switch {
+	case age > limit:
 		v.Detail = "a stale event never acts; ask the node whether it still holds"
+	case age < -limit: // from there it would stay fresh for as long as it likes
+		v.Detail = "it was seen in the future, so a clock is wrong; ask the node whether it holds"
 	}
 	return v
 }
