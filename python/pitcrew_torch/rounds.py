@@ -106,7 +106,7 @@ class Rounds:
         if self._step() >= at_step:
             self._forget()
             return self._nack(req, "past")
-        return self._say("armed", req)
+        return self._say("armed", req, at_step=at_step)
 
     def _go(self, req, message):
         past = self._memory.of(req)

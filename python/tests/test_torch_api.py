@@ -88,8 +88,6 @@ def test_a_checkpoint_that_cannot_be_loaded_raises_and_does_not_train_from_nothi
     script(
         "model = torch.nn.Linear(3, 1)\n"
         + body
-        "model = torch.nn.Linear(3, 1)\n"
-        + body
         + "try: pitcrew.resume()\nexcept RuntimeError: pass\nelse: sys.exit(1)\n",
         C=str(tmp_path / "c"),
     )
@@ -109,7 +107,8 @@ def test_attach_never_raises(script):
 
 def test_without_attach_everything_is_a_no_op(script):
     out, ring, _ = script(
-        "pitcrew.step(1.0)\nwith pitcrew.section('eval'): pass\npitcrew.detach()\nprint(pitcrew.resume(), pitcrew.attached())"
+        "pitcrew.step(1.0)\nwith pitcrew.section('eval'): pass\n"
+        "pitcrew.detach()\nprint(pitcrew.resume(), pitcrew.attached())"
     )
     assert out == ["0", "None"] and ring is None
 

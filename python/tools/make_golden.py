@@ -47,7 +47,7 @@ MESSAGES = [
         },
     ),
     (TO_RANK, {"t": "arm", **ROUND, "at_step": 15, "deadline_ms": 8000, "exclude": [1]}),
-    (RANK, {"t": "armed", **ROUND, "step": 12}),
+    (RANK, {"t": "armed", **ROUND, "step": 12, "at_step": 15}),
     (RANK, {"t": "nack", **ROUND, "step": 15, "reason": "past"}),
     (RANK, {"t": "nack", **ROUND, "step": 12, "reason": "attempt"}),
     (RANK, {"t": "nack", **ROUND, "step": 12, "reason": "busy"}),
