@@ -90,6 +90,7 @@ type RankReply struct {
 	Rank   int    `json:"rank"`
 	T      string `json:"t"` // armed|nack|held|saved|manifested|cancelled|released|aborted|gone|timeout
 	Step   int64  `json:"step,omitempty"`
+	AtStep int64  `json:"at_step,omitempty"` // armed: where it will hold
 	Reason string `json:"reason,omitempty"`
 	Save   *Save  `json:"save,omitempty"`
 	Error  string `json:"error,omitempty"`
@@ -104,15 +105,15 @@ type Save struct {
 	Bytes     int64      `json:"bytes"`
 	Seconds   float64    `json:"seconds"`
 	WorldSize int        `json:"world_size,omitempty"`
-	CRC32C    string     `json:"crc32c,omitempty"` // of the manifest, when written
+	CRC32     string     `json:"crc32,omitempty"` // of the manifest, when written
 }
 
 // SaveFile is one file of a checkpoint.
 type SaveFile struct {
-	Name   string `json:"name"`
-	Rank   int    `json:"rank"`
-	Bytes  int64  `json:"bytes"`
-	CRC32C string `json:"crc32c"`
+	Name  string `json:"name"`
+	Rank  int    `json:"rank"`
+	Bytes int64  `json:"bytes"`
+	CRC32 string `json:"crc32"` // IEEE, 8 hex digits
 }
 
 // ErrNoAgent is wrapped by Request when nobody answers for the node.

@@ -106,11 +106,12 @@ type File struct {
 
 // From a rank to the agent.
 type (
-	// Armed acknowledges an Arm before its step.
+	// Armed acknowledges an Arm before its step: Step is where the rank is, AtStep where it will hold.
 	Armed struct {
 		Req     string `json:"req"`
 		Attempt int    `json:"attempt"`
 		Step    int64  `json:"step"`
+		AtStep  int64  `json:"at_step"`
 	}
 	// Nack refuses a message of a round.
 	Nack struct {

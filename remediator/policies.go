@@ -30,8 +30,16 @@ func (p *policies) load() error {
 	if err != nil {
 		return err
 	}
-	p.now.Store(&ps)
+	old := map[string]string{}
+	if was := p.now.Swap(&ps); was != nil {
+		for _, x := range *was {
+			old[x.Metadata.Name] = x.Hash()
+		}
+	}
 	for _, x := range ps {
+		if old[x.Metadata.Name] == x.Hash() {
+			continue
+		}
 		p.log.Info("policy in force", "policy", x.Metadata.Name, "mode", x.Spec.Mode, "order", x.Spec.Order, "hash", x.Hash())
 	}
 	return nil

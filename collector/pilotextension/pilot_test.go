@@ -163,7 +163,7 @@ func TestARoundHoldsSavesAndReleasesAllRanksThroughTheBusAndOutlivesTheAgent(t *
 	r = c.request(bus.VerbGo, base, said("saved", 2))
 	manifest := &bus.Save{Step: 5, WorldSize: 2}
 	for i, x := range r.Ranks {
-		if x.Rank != i || x.Step != 5 || x.Save == nil || x.Save.Files[0].Rank != i || x.Save.Files[0].CRC32C == "" {
+		if x.Rank != i || x.Step != 5 || x.Save == nil || x.Save.Files[0].Rank != i || x.Save.Files[0].CRC32 == "" {
 			t.Errorf("saved %+v", x)
 		}
 		manifest.Dir = x.Save.Dir
@@ -171,7 +171,7 @@ func TestARoundHoldsSavesAndReleasesAllRanksThroughTheBusAndOutlivesTheAgent(t *
 	}
 	write := base
 	write.Writer, write.Manifest = 1, manifest
-	if r := c.request(bus.VerbManifest, write, said("manifested", 1)); r.Ranks[0].Rank != 1 || r.Ranks[0].Save.Dir != "/ckpt/step-5.attempt-3" || r.Ranks[0].Save.CRC32C != "00000002" {
+	if r := c.request(bus.VerbManifest, write, said("manifested", 1)); r.Ranks[0].Rank != 1 || r.Ranks[0].Save.Dir != "/ckpt/step-5.attempt-3" || r.Ranks[0].Save.CRC32 != "00000002" {
 		t.Errorf("manifested %+v", r.Ranks[0])
 	}
 	c.request(bus.VerbRelease, base, said("released", 2))

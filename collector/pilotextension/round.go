@@ -71,7 +71,7 @@ func (p *Pilot) manifest(ctx context.Context, c bus.Command) (bus.Reply, error) 
 	}
 	m := hook.Manifest{Req: c.Req, Attempt: c.Attempt, Step: c.Manifest.Step, Dir: c.Manifest.Dir, WorldSize: c.Manifest.WorldSize}
 	for _, f := range c.Manifest.Files {
-		m.Files = append(m.Files, hook.File{Name: f.Name, Rank: f.Rank, Bytes: f.Bytes, CRC32: f.CRC32C})
+		m.Files = append(m.Files, hook.File{Name: f.Name, Rank: f.Rank, Bytes: f.Bytes, CRC32: f.CRC32})
 		if !slices.Contains(m.Writers, f.Rank) {
 			m.Writers = append(m.Writers, f.Rank)
 		}
@@ -142,18 +142,18 @@ func ask(ctx context.Context, r *hook.Rank, m hook.Message) bus.RankReply {
 	}
 	switch a := a.(type) {
 	case hook.Armed:
-		return reply(r, bus.RankReply{T: "armed", Step: a.Step})
+		return reply(r, bus.RankReply{T: "armed", Step: a.Step, AtStep: a.AtStep})
 	case hook.Nack:
 		return reply(r, bus.RankReply{T: "nack", Step: a.Step, Reason: a.Reason})
 	case hook.Saved:
 		out := reply(r, bus.RankReply{T: "saved", Step: a.Step, Error: a.Error})
 		out.Save = &bus.Save{Step: a.Step, Dir: a.Dir, Bytes: a.Bytes, Seconds: a.Seconds}
 		for _, f := range a.Files {
-			out.Save.Files = append(out.Save.Files, bus.SaveFile{Name: f.Name, Rank: out.Rank, Bytes: f.Bytes, CRC32C: f.CRC32})
+			out.Save.Files = append(out.Save.Files, bus.SaveFile{Name: f.Name, Rank: out.Rank, Bytes: f.Bytes, CRC32: f.CRC32})
 		}
 		return out
 	case hook.Manifested:
-		return reply(r, bus.RankReply{T: "manifested", Step: a.Step, Error: a.Error, Save: &bus.Save{Step: a.Step, Dir: a.Dir, CRC32C: a.CRC32}})
+		return reply(r, bus.RankReply{T: "manifested", Step: a.Step, Error: a.Error, Save: &bus.Save{Step: a.Step, Dir: a.Dir, CRC32: a.CRC32}})
 	case hook.Cancelled:
 		return reply(r, bus.RankReply{T: "cancelled"})
 	case hook.Released:

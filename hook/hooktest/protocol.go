@@ -140,7 +140,7 @@ func (p *program) answer(c net.Conn, m hook.Message) {
 			nack(m.Req, "past")
 		default:
 			p.armed[m.Req] = m.AtStep
-			reply("armed", m.Req, nil)
+			reply("armed", m.Req, map[string]any{"at_step": m.AtStep})
 		}
 	case hook.Go:
 		switch at, armed := p.armed[m.Req]; {

@@ -269,13 +269,13 @@ func (r *round) arm(ctx context.Context) (past bool, err error) {
 		case a.T != "armed" && a.T != "held" && a.T != "saved":
 			return false, fmt.Errorf("checkpoint %s: rank %d refused: %s %s %s", r.req, rank, a.T, a.Reason, a.Error)
 		}
-		if rank == 0 && a.Step > 0 {
-			r.atStep = a.Step // the same round again, after a crash: the ranks remember its step
+		if rank == 0 && a.AtStep > 0 {
+			r.atStep = a.AtStep // the same round again, after a crash: the ranks remember its step
 		}
 	}
 	for rank, a := range got {
-		if a.Step > 0 && a.Step != r.atStep {
-			return true, fmt.Errorf("checkpoint %s: rank %d is armed for step %d, others for %d", r.req, rank, a.Step, r.atStep)
+		if a.T == "armed" && a.AtStep != r.atStep {
+			return true, fmt.Errorf("checkpoint %s: rank %d is armed for step %d, others for %d", r.req, rank, a.AtStep, r.atStep)
 		}
 	}
 	return false, nil
@@ -334,7 +334,7 @@ func (r round) manifest(ctx context.Context, all bus.Save) (bus.Save, error) {
 	for _, rank := range a.Ranks {
 		if rank.Rank == writer && rank.T == "manifested" && rank.Error == "" {
 			if rank.Save != nil {
-				all.CRC32C = rank.Save.CRC32C
+				all.CRC32 = rank.Save.CRC32
 			}
 			return all, nil
 		}

@@ -207,6 +207,10 @@ func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang) e
 		i := d.snapshot()
 		facts.Incident = &i
 	}
+	if d == nil && g == nil && node.Quarantined != "" { // nobody runs there and nobody will: an echo of what was dealt with
+		e.count("node is quarantined")
+		return nil
+	}
 	plan, why := e.Judge.Plan(ev, facts)
 	if plan == nil {
 		e.count("no rule acts")
@@ -230,7 +234,7 @@ func (e *Engine) incidentOf(g *cluster.Gang, node string) *driver {
 	defer e.mu.Unlock()
 	for _, d := range e.drivers {
 		i := d.snapshot()
-		if g != nil && i.Job != nil && i.Job.UID == g.Job.UID || g == nil && i.Job == nil && slices.Contains(i.FaultyNodes(), node) {
+		if g != nil && i.Job != nil && i.Job.UID == g.Job.UID || g == nil && slices.Contains(i.FaultyNodes(), node) {
 			return d
 		}
 	}
