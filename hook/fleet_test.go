@@ -184,6 +184,8 @@ func TestARankWithoutASocketIsNotDeadWhileItsProcessLives(t *testing.T) {
 	rank := hooktest.Start(t, hooktest.Config{Dir: hooktest.Pod(t, root, podUID), WorldSize: 1, NoSocket: 1})
 	_, events := watch(t, root)
 	never(t, events, hook.RankExited, 300*time.Millisecond)
+	rank.Signal(syscall.SIGSTOP) // now the heartbeat stands still, too
+	never(t, events, hook.RankExited, 3500*time.Millisecond)
 	rank.Kill()
 	if x := next(t, events, hook.RankExited).Exit; x.PID != rank.PID() {
 		t.Errorf("exit %+v", x)

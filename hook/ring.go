@@ -114,6 +114,12 @@ func (r *Ring) Records(s *Snapshot, since uint64, max int) ([]Record, error) {
 			return nil, fmt.Errorf("%s: %w", r.file.Name(), err)
 		}
 	}
+	return settled(buf, again, first), nil
+}
+
+// settled are the records that two readings agree to be those from number first.
+func settled(buf, again []byte, first uint64) []Record {
+	count := uint64(len(buf) / ringRecordSize)
 	out := make([]Record, 0, count)
 	for i := uint64(0); i < count; i++ {
 		rec, ok := decodeRecord(buf[i*ringRecordSize:], first+i)
@@ -121,7 +127,7 @@ func (r *Ring) Records(s *Snapshot, since uint64, max int) ([]Record, error) {
 			out = append(out, rec)
 		}
 	}
-	return out, nil
+	return out
 }
 
 // readRecords fills b with consecutive records from number first, in one read or, around the end of the ring, two.

@@ -138,6 +138,19 @@ func TestARecordBeingWrittenIsLeftOut(t *testing.T) {
 	}
 }
 
+func TestARecordOverwrittenWhileItIsReadIsLeftOut(t *testing.T) {
+	buf, again := make([]byte, 3*ringRecordSize), make([]byte, 3*ringRecordSize)
+	for i := range 3 {
+		le.PutUint64(buf[i*ringRecordSize:], uint64(7+i))
+		le.PutUint64(again[i*ringRecordSize:], uint64(7+i))
+	}
+	le.PutUint64(again, 0)                       // being written
+	le.PutUint64(again[ringRecordSize:], 8+1024) // written by a later lap
+	if got := settled(buf, again, 7); len(got) != 1 || got[0].Seq != 9 {
+		t.Errorf("records %+v, want only 9", got)
+	}
+}
+
 func TestARingThatLiesIsAnError(t *testing.T) {
 	put := func(off int, v uint32) func([]byte) []byte {
 		return func(b []byte) []byte { binary.LittleEndian.PutUint32(b[off:], v); return b }

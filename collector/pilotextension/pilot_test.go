@@ -293,6 +293,8 @@ func TestALauncherFollowsItsJobsRecordFromAloneToAnAttempt(t *testing.T) {
 	told(t, a, start)
 	start.NodeRank = 1
 	told(t, b, start)
+	b.Tell("drop") // a renewed connection has heard nothing
+	told(t, b, start)
 	// A replaced agent ends at the same place, and a doubled message changes nothing.
 	stop()
 	c.pilot()

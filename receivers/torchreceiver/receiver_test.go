@@ -230,6 +230,21 @@ func TestEachStepIsOnePointAndWhatIsNotKnownIsNone(t *testing.T) {
 	}
 }
 
+func TestStepsFromBeforeThisAgentAreNoNews(t *testing.T) {
+	root := t.TempDir()
+	rank := hooktest.Start(t, hooktest.Config{Dir: hooktest.Pod(t, root, podUID), WorldSize: 1})
+	for i := range 10 {
+		rank.Tell(fmt.Sprint("step ", i+1))
+	}
+	metrics := start(t, componenttest.NewNopHost(), root, &logSink{}, nil)
+	for end := time.Now().Add(soon); len(points(metrics)["pitcrew.train.step"]) < 3 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	if n := len(points(metrics)["pitcrew.train.step.duration"]); n != 1 {
+		t.Errorf("%d of 10 old steps were told, want the last", n)
+	}
+}
+
 func TestARankThatEndedCleanlyHasNoMoreSeries(t *testing.T) {
 	root := t.TempDir()
 	logs := &logSink{}
