@@ -206,6 +206,20 @@ func TestTheLaunchersWordOnAnEndIsPartOfIt(t *testing.T) {
 	if x := next(t, events, hook.RankExited).Exit; !x.Known || x.Signal != 9 || x.Code != -1 {
 		t.Errorf("exit %+v", x)
 	}
+	launcher.Tell("attempt 1")
+	launcher.Tell("drop") // on the way to another attempt it is still the same launcher
+	for {
+		e := <-events
+		if e.Kind == hook.LauncherGone {
+			t.Error("a launcher that went to another attempt is called gone")
+		}
+		if e.Kind == hook.LauncherAttached {
+			if e.Hello.Attempt != 1 {
+				t.Errorf("hello %+v", e.Hello)
+			}
+			break
+		}
+	}
 	launcher.Kill()
 	next(t, events, hook.LauncherGone)
 }

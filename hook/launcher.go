@@ -49,6 +49,9 @@ func (l *Launcher) Send(m Message) error {
 	return s.Send(m)
 }
 
+// same implements peerEvents: a launcher goes from attempt to attempt.
+func (l *Launcher) same(a, b Hello) bool { return a.PID == b.PID }
+
 // greeted implements peerEvents.
 func (l *Launcher) greeted(li *life, s *Session, _ bool) error {
 	h := li.hello

@@ -19,6 +19,8 @@ type life struct {
 
 // peerEvents is what a peer tells its owner, always from the peer's own goroutine.
 type peerEvents interface {
+	// same says whether two Hellos can be one process's.
+	same(a, b Hello) bool
 	// greeted is a new life's Hello, or (again) an old one's on a new connection. An error refuses the connection.
 	greeted(l *life, s *Session, again bool) error
 	message(l *life, m Message)
@@ -240,7 +242,7 @@ func (p *peer) converse(ctx context.Context, s *Session, l *life) (*life, error)
 			greeted = nil
 			h, _ := s.Hello()
 			again := l.greeted
-			if again && (l.hello.PID != h.PID || l.hello.Attempt != h.Attempt) {
+			if again && !p.events.same(l.hello, h) {
 				// The same number, or one that cannot be seen, but another process or attempt.
 				proc, _ := p.watch(pid)
 				p.end(l)

@@ -185,6 +185,9 @@ func (r *Rank) ringOf(l *life) *Ring {
 	return nil
 }
 
+// same implements peerEvents: a rank's process belongs to one attempt.
+func (r *Rank) same(a, b Hello) bool { return a.PID == b.PID && a.Attempt == b.Attempt }
+
 // greeted implements peerEvents.
 func (r *Rank) greeted(l *life, s *Session, again bool) error {
 	h := l.hello

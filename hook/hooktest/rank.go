@@ -98,6 +98,10 @@ func (p *program) line(line string) {
 		var n int64
 		_, _ = fmt.Sscan(rest, &n)
 		p.finish(n)
+	case "attempt": // a launcher's
+		p.mu.Lock()
+		_, _ = fmt.Sscan(rest, &p.attempt)
+		p.mu.Unlock()
 	case "resume":
 		var n uint64
 		_, _ = fmt.Sscan(rest, &n)
