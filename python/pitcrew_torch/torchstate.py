@@ -158,8 +158,9 @@ class LossReader:
 def follow_optimizer(optimizer, hook, counts):
     """Call hook.step() after each optimizer.step() of this instance, as long as counts() says so.
 
-    torch 1.13 has no optimizer step hooks, so the instance's method is wrapped, in a way that learning rate schedulers
-    (which wrap it too, and look at `__self__` and `_with_counter`) go on working with.
+    torch 1.13 has no optimizer step hooks, so the instance's method is wrapped, in a way that learning rate schedulers go
+    on working with: they wrap it too, need `__self__` and `__func__`, and look for their own mark on it (`_with_counter`,
+    `_wrapped_by_lr_sched` in torch 2).
     """
     inner = optimizer.step
 
@@ -169,5 +170,5 @@ def follow_optimizer(optimizer, hook, counts):
         counts(time.monotonic_ns() - began)
         return result
 
-    step._with_counter = getattr(inner, "_with_counter", False)
+    step.__dict__.update(getattr(inner, "__dict__", {}))
     optimizer.step = types.MethodType(step, optimizer)

@@ -68,7 +68,7 @@ class Rank:
 
 def test_arm_hold_go_saved_release():
     rank = Rank()
-    assert rank.arm(3, exclude=[1]) == [{"t": "armed", "req": "r", "attempt": 2, "step": 0}]
+    assert rank.arm(3, exclude=[1]) == [{"t": "armed", "req": "r", "attempt": 2, "step": 0, "at_step": 3}]
     thread = rank.train(10)
     assert rank.until_said("held")["step"] == 3
     assert rank.saves == []
