@@ -212,6 +212,34 @@ func TestGraceIsGivenKeptAndShortened(t *testing.T) {
 	}
 }
 
+func TestADeletionMayShortenTheGraceThatAnEarlierOneGave(t *testing.T) {
+	s := sandboxtest.Cluster(t)
+	pod := shellPod("shorten", "a2", "trap '' TERM; while :; do sleep 1; done", 0)
+	long, short := int64(60), int64(1)
+	pod.Spec.TerminationGracePeriodSeconds = &long
+	create(t, s, pod)
+	until(t, s, "shorten", "running", running)
+	began := time.Now()
+	for _, grace := range []*int64{&long, &short} {
+		if err := s.Client().CoreV1().Pods("default").Delete(t.Context(), "shorten", metav1.DeleteOptions{GracePeriodSeconds: grace}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, s, "shorten", "gone", gone)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("gone after %s, want about a second", took)
+	}
+}
+
+func TestWhatAMainProcessLeavesBehindDiesWithIt(t *testing.T) {
+	s := sandboxtest.Cluster(t)
+	create(t, s, shellPod("leaves", "a1", "setsid sleep 1000 & setsid sh -c 'trap \"\" TERM; sleep 1000' & sleep 0.2; exit 0", 0))
+	pod := until(t, s, "leaves", "over", over)
+	if pids := sandbox.Marked(s, string(pod.UID)); pod.Status.Phase != corev1.PodSucceeded || len(pids) > 0 {
+		t.Errorf("want Succeeded and no process, got %s and processes %v", describe(pod), pids)
+	}
+}
+
 func TestACrashingContainerIsRestartedAtOnceAndThenBacksOff(t *testing.T) {
 	s := sandboxtest.Cluster(t)
 	pod := shellPod("crash", "a3", "echo again; exit 1", 0)
