@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/hook"
 	"github.com/pitcrew/pitcrew/hook/hooktest"
+	"github.com/pitcrew/pitcrew/receivers/torchreceiver"
 )
 
 func TestMain(m *testing.M) {
@@ -25,6 +26,9 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.init.0.func1"), // a ticker of the server's package, for ever
 		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server/ats.init.0.func1"))
 }
+
+// The torch receiver finds the fleet here.
+var _ torchreceiver.FleetProvider = (*Pilot)(nil)
 
 const (
 	soon   = 10 * time.Second
