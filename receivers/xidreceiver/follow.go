@@ -77,7 +77,7 @@ func (r *logReceiver) read(ctx context.Context, src tail.Source) error {
 		f.stale = beginnings(r.cfg.Path)
 	}
 	for {
-		line, err := src.Next(r.deadline())
+		line, err := src.Next(r.deadline(src.Live()))
 		if c := src.Clipped(); c > f.clipped {
 			r.tel.clipped.Add(ctx, int64(c-f.clipped))
 			f.clipped = c
@@ -85,7 +85,7 @@ func (r *logReceiver) read(ctx context.Context, src tail.Source) error {
 		switch {
 		case err == nil:
 			r.line(ctx, line, src)
-		case errors.Is(err, tail.ErrDeadline):
+		case errors.Is(err, tail.ErrDeadline), errors.Is(err, tail.ErrCaughtUp):
 		case errors.Is(err, tail.ErrOverrun):
 			f.overrun = true
 		case errors.Is(err, tail.ErrRestarted):
@@ -103,9 +103,13 @@ func (r *logReceiver) read(ctx context.Context, src tail.Source) error {
 	}
 }
 
-// deadline is when something is due though no line comes.
-func (r *logReceiver) deadline() time.Time {
+// deadline is when something is due though no line comes. While old lines are
+// read nothing is: they come without waiting, and bring their own times.
+func (r *logReceiver) deadline(live bool) time.Time {
 	var due time.Time
+	if !live {
+		return due
+	}
 	if at, ok := r.folder.Next(); ok {
 		due = r.clock.now().Add(max(0, at-r.clock.sinceBoot()))
 	}

@@ -17,10 +17,11 @@ import (
 type telemetry struct {
 	lines                                                  atomic.Int64
 	lost, malformed, clipped, events, reopened, wasRefused metric.Int64Counter
+	eventAttrs                                             map[kernel.Code][]metric.AddOption
 }
 
 func newTelemetry(meter metric.Meter) (*telemetry, error) {
-	t := &telemetry{}
+	t := &telemetry{eventAttrs: make(map[kernel.Code][]metric.AddOption)}
 	var errs []error
 	counter := func(name, unit, what string) metric.Int64Counter {
 		c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(what))
@@ -44,15 +45,25 @@ func newTelemetry(meter metric.Meter) (*telemetry, error) {
 }
 
 func (t *telemetry) event(e *kernel.Event, known bool) {
-	code := "unknown" // keeps invented codes from making series without end
-	switch {
-	case e.Kind != kernel.Xid && e.Kind != kernel.SXid:
-		code = ""
-	case known:
-		code = strconv.Itoa(e.Code)
+	code := e.Code
+	if !known {
+		code = -1 // keeps invented codes from making series without end
 	}
-	t.events.Add(context.Background(), 1, metric.WithAttributes(
-		attribute.String("kind", string(e.Kind)), attribute.String("code", code)))
+	key := kernel.Code{Kind: e.Kind, Code: code}
+	with, ok := t.eventAttrs[key]
+	if !ok {
+		text := "unknown"
+		switch {
+		case e.Kind != kernel.Xid && e.Kind != kernel.SXid:
+			text = ""
+		case known:
+			text = strconv.Itoa(code)
+		}
+		with = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(
+			attribute.String("kind", string(e.Kind)), attribute.String("code", text)))}
+		t.eventAttrs[key] = with
+	}
+	t.events.Add(context.Background(), 1, with...)
 }
 
 func (t *telemetry) lose(n uint64, reason string) {

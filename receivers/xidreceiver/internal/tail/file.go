@@ -23,7 +23,7 @@ type file struct {
 	path    string
 	f       *os.File
 	offset  int64
-	print   []byte // the first bytes, at most printSize
+	print   []byte // the first bytes read, at most printSize
 	watch   *fsnotify.Watcher
 	timer   *time.Timer
 	split   splitter
@@ -60,8 +60,12 @@ func (s *file) Next(deadline time.Time) ([]byte, error) {
 		if line, ok := s.split.next(); ok {
 			return line, nil
 		}
-		n, err := s.f.ReadAt(s.split.room(), s.offset)
+		room := s.split.room()
+		n, err := s.f.ReadAt(room, s.offset)
 		if n > 0 {
+			if want := printSize - len(s.print); want > 0 {
+				s.print = append(s.print, room[:min(n, want)]...)
+			}
 			s.offset += int64(n)
 			s.split.took(n)
 			continue
@@ -76,7 +80,10 @@ func (s *file) Next(deadline time.Time) ([]byte, error) {
 		if restarted {
 			return nil, ErrRestarted
 		}
-		s.live = true
+		if !s.live {
+			s.live = true
+			return nil, ErrCaughtUp
+		}
 		if err := s.wait(deadline); err != nil {
 			return nil, err
 		}
@@ -105,7 +112,12 @@ func (s *file) check() (restarted bool, err error) {
 	if os.SameFile(info, now) {
 		return false, nil
 	}
-	if info.Size() > s.offset { // the old file has grown since: read it out first
+	// What was written before the file was replaced comes first. Only now is its
+	// size final: it may have grown since the look above.
+	if info, err = s.f.Stat(); err != nil {
+		return false, err
+	}
+	if info.Size() > s.offset {
 		s.suspect = true
 		return false, nil
 	}
@@ -119,17 +131,11 @@ func (s *file) check() (restarted bool, err error) {
 	return true, nil
 }
 
-// samePrint compares the file's first bytes with what they were.
+// samePrint compares the file's first bytes with what was read of them.
 func (s *file) samePrint() bool {
 	var buf [printSize]byte
-	n, _ := s.f.ReadAt(buf[:min(int64(printSize), s.offset)], 0)
-	if !bytes.HasPrefix(buf[:n], s.print) {
-		return false
-	}
-	if len(s.print) < n {
-		s.print = append(s.print[:0], buf[:n]...)
-	}
-	return true
+	n, _ := s.f.ReadAt(buf[:len(s.print)], 0)
+	return bytes.Equal(buf[:n], s.print)
 }
 
 // wait blocks until the file may have changed.

@@ -8,8 +8,7 @@ type Source interface {
 	// It blocks until there is one; a zero deadline never passes. An error that
 	// is none of this package's means that the source is of no more use.
 	Next(deadline time.Time) ([]byte, error)
-	// Live reports whether all that was there at opening has been read, so that
-	// lines now are as they happen.
+	// Live reports whether ErrCaughtUp has come, so that lines now are as they happen.
 	Live() bool
 	// Device reports whether sequence numbers never fall, as in the kernel itself.
 	Device() bool

@@ -65,13 +65,13 @@ func (s *stream) Next(deadline time.Time) ([]byte, error) {
 					break
 				}
 			}
-			if readErr == unix.EAGAIN {
-				s.live = true
-				return false
-			}
-			return true
+			// Nothing there: wait, but say first that all before has been read.
+			return readErr != unix.EAGAIN || !s.live
 		})
 		switch {
+		case err == nil && readErr == unix.EAGAIN:
+			s.live = true
+			return nil, ErrCaughtUp
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, ErrDeadline
 		case err != nil:

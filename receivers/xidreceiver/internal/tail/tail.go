@@ -24,6 +24,8 @@ const MaxLine = 64 << 10
 var (
 	// ErrDeadline: nothing came before the deadline.
 	ErrDeadline = errors.New("no line before the deadline")
+	// ErrCaughtUp: all that was there at opening has been read. It comes once.
+	ErrCaughtUp = errors.New("caught up with the log")
 	// ErrOverrun: the kernel overwrote records before they were read.
 	ErrOverrun = errors.New("records were overwritten before they were read")
 	// ErrRestarted: the file was truncated or replaced; the next line is its first.

@@ -1,0 +1,91 @@
+package tail
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// feed gives a splitter its input in pieces and returns the lines.
+func feed(s *splitter, input string, piece int) (lines []string) {
+	for len(input) > 0 {
+		room := s.room()
+		n := copy(room[:min(len(room), piece)], input)
+		s.took(n)
+		input = input[n:]
+		for line, ok := s.next(); ok; line, ok = s.next() {
+			lines = append(lines, string(line))
+		}
+	}
+	return lines
+}
+
+func TestLinesAreTheSameHoweverTheyCome(t *testing.T) {
+	long := strings.Repeat("x", 3*MaxLine)
+	input := "one\ntwo\n CONTINUED=1\n\nthree\n" + long + "\nfour\nhalf"
+	for _, piece := range []int{1, 7, 1000, MaxLine, 10 * MaxLine} {
+		var s splitter
+		got := feed(&s, input, piece)
+		if len(got) != 5 || got[0] != "one" || got[2] != "three" || got[3] != long[:MaxLine] || got[4] != "four" || s.clipped != 1 {
+			t.Errorf("in pieces of %d: %d lines, %d clipped", piece, len(got), s.clipped)
+		}
+		if rest := feed(&s, " line\n", piece); len(rest) != 1 || rest[0] != "half line" {
+			t.Errorf("in pieces of %d: the half line became %q", piece, rest)
+		}
+	}
+}
+
+func TestABlockedReadEndsWithItsDeadlineAndWithTheContext(t *testing.T) {
+	dir := t.TempDir()
+	regular, fifo := filepath.Join(dir, "log"), filepath.Join(dir, "fifo")
+	if err := os.WriteFile(regular, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{regular, fifo} {
+		ctx, cancel := context.WithCancel(context.Background())
+		s, err := Open(ctx, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Next(time.Time{}); !errors.Is(err, ErrCaughtUp) || !s.Live() {
+			t.Errorf("%s: %v", path, err)
+		}
+		if _, err := s.Next(time.Now().Add(time.Millisecond)); !errors.Is(err, ErrDeadline) {
+			t.Errorf("%s: %v", path, err)
+		}
+		done := make(chan error)
+		go func() { _, err := s.Next(time.Time{}); done <- err }()
+		cancel()
+		if err := <-done; err == nil || errors.Is(err, ErrDeadline) {
+			t.Errorf("%s: %v", path, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func FuzzSplitter(f *testing.F) {
+	f.Add([]byte("one\n two\nthree"), 2)
+	f.Fuzz(func(t *testing.T, input []byte, piece int) {
+		if piece < 1 {
+			return
+		}
+		var s splitter
+		for _, line := range feed(&s, string(input)+"\n", piece) {
+			if strings.ContainsRune(line, '\n') || !bytes.Contains(input, []byte(line)) {
+				t.Fatalf("%q is no line of %q", line, input)
+			}
+		}
+	})
+}

@@ -1,0 +1,589 @@
+package xidreceiver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/collector/component/componentstatus"
+	"go.opentelemetry.io/collector/consumer/consumererror"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"golang.org/x/sys/unix"
+
+	"github.com/pitcrew/pitcrew/receivers/xidreceiver/internal/tail"
+)
+
+func sum(m metricdata.Metrics) (n int64) {
+	if s, ok := m.Data.(metricdata.Sum[int64]); ok {
+		for _, p := range s.DataPoints {
+			n += p.Value
+		}
+	}
+	return n
+}
+
+func TestAnXidLineBecomesARecordAsTheContractSays(t *testing.T) {
+	r := newRig(t)
+	r.log.write("NVRM: GPU at PCI:0000:1a:00: GPU-aeab3757-56a6-7e30-3f7c-1f322454bde2")
+	r.start()
+	r.log.write("NVRM: Xid (PCI:0000:1a:00 GPU-I:05 GPU-CI:01): 94, pid=7194, name=python3, Contained")
+	rec := r.next()
+	want := map[string]any{
+		attrCode: int64(94), attrName: "contained memory error", attrKnown: true, attrPCI: "0000:1a:00",
+		attrHardwareID: "GPU-aeab3757-56a6-7e30-3f7c-1f322454bde2", attrMIG: "5/1", attrPID: int64(7194),
+		attrProcess: "python3", attrSeverity: "critical", attrAdvice: "restart-app", attrEcho: false,
+		attrCount: int64(1), attrBootID: "boot-1", attrSeq: int64(1), attrHistory: false,
+	}
+	if rec.event != "pitcrew.kernel.xid" || !strings.Contains(rec.body, "GPU-I:05") {
+		t.Errorf("%+v", rec)
+	}
+	for k, v := range want {
+		if rec.attrs[k] != v {
+			t.Errorf("%s is %v, want %v", k, rec.attrs[k], v)
+		}
+	}
+	if len(rec.attrs) != len(want) {
+		t.Errorf("attributes: %v", rec.attrs)
+	}
+	for k, v := range map[string]any{resCluster: "c1", resNode: "node-1", resBootID: "boot-1"} {
+		if rec.res[k] != v {
+			t.Errorf("resource %s is %v, want %v", k, rec.res[k], v)
+		}
+	}
+	if d := time.Since(rec.at); d < 0 || d > time.Minute {
+		t.Errorf("timestamp is %v old", d)
+	}
+}
+
+// Missed by a monitor that reads only from its own start on (NVSentinel 1532).
+func TestLinesFromBeforeTheAgentStartedAreNews(t *testing.T) {
+	r := newRig(t)
+	r.log.xid("0000:1a:00", 79)
+	r.start()
+	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func TestAtAFirstStartOldLinesAreHistory(t *testing.T) {
+	r := newRig(t)
+	r.log.age = time.Duration(min(int64(11*time.Minute), int64(monotonic()-time.Second)))
+	r.cfg.NewsWindow = r.log.age - time.Second
+	r.log.xid("0000:1a:00", 79)
+	r.log.age = 0
+	r.log.xid("0000:1b:00", 31)
+	r.start()
+	if rec := r.next(); rec.code() != 79 || !rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+	if rec := r.next(); rec.code() != 31 || rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+// One malformed record ends gpud's follower.
+func TestAMalformedRecordDoesNotEndTheReader(t *testing.T) {
+	r := newRig(t).start()
+	r.log.raw("no record at all\n,,,;\n4,notanumber,1,-;x\n\n\xff\xfe\x00;\n")
+	r.log.write(`NVRM: Xid (PCI:zzzz): 79, x`)
+	r.log.xid("0000:1a:00", 79)
+	if rec := r.next(); rec.code() != 79 {
+		t.Errorf("%+v", rec)
+	}
+	if n := r.metric(metricMalformed); n != 5 {
+		t.Errorf("%d malformed lines, want 5", n)
+	}
+}
+
+func TestARecordOfAMegabyteAndBrokenTextAreRead(t *testing.T) {
+	r := newRig(t).start()
+	r.log.write("NVRM: Xid (PCI:0000:1a:00): 13, pid=1, name=a, %s", strings.Repeat("x", 1<<20))
+	r.log.write(`NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=\xff\xfe, text \xc3\x28`)
+	if rec := r.next(); rec.code() != 13 || len(rec.body) > 4096 {
+		t.Errorf("%d, %d bytes", rec.code(), len(rec.body))
+	}
+	rec := r.next()
+	if name, _ := rec.attrs[attrProcess].(string); rec.code() != 31 || strings.ToValidUTF8(name+rec.body, "") != name+rec.body {
+		t.Errorf("%+v", rec)
+	}
+	r.nothingElse()
+	if n := r.metric(metricClipped); n != 1 {
+		t.Errorf("%d lines clipped", n)
+	}
+}
+
+// script is a source that a test drives.
+type script struct {
+	steps chan any // string: a line; error: that error
+	ctx   context.Context
+	live  atomic.Bool
+}
+
+func (s *script) Next(deadline time.Time) ([]byte, error) {
+	var due <-chan time.Time
+	if !deadline.IsZero() {
+		due = time.After(time.Until(deadline))
+	}
+	select {
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	case <-due:
+		return nil, tail.ErrDeadline
+	case step := <-s.steps:
+		if err, ok := step.(error); ok {
+			return nil, err
+		}
+		return []byte(step.(string)), nil
+	}
+}
+
+func (s *script) Live() bool      { return s.live.Load() }
+func (s *script) Device() bool    { return true }
+func (s *script) Clipped() uint64 { return 0 }
+func (s *script) Close() error    { return nil }
+
+// gpud skips an overrun in silence, and no peer counts what was lost.
+func TestAnOverrunIsCountedAndSaid(t *testing.T) {
+	r := newRig(t)
+	src := &script{steps: make(chan any, 10)}
+	src.live.Store(true)
+	r.open = func(ctx context.Context, _ string) (tail.Source, error) { src.ctx = ctx; return src, nil }
+	r.start()
+	src.steps <- "4,100,1000000,-;hello"
+	src.steps <- tail.ErrOverrun
+	src.steps <- "4,150,1000001,-;hello"
+	rec := r.next()
+	if rec.event != eventLinesLost || rec.attrs[attrReason] != lostOverrun || rec.count() != 49 {
+		t.Errorf("%+v", rec)
+	}
+	src.steps <- "4,160,1000002,-;hello" // within a second: said with the next
+	if rec := r.next(); rec.attrs[attrReason] != lostGap || rec.count() != 9 {
+		t.Errorf("%+v", rec)
+	}
+	if n := r.metric(metricLost); n != 100+49+9 { // 100 before the start
+		t.Errorf("%d lines lost", n)
+	}
+}
+
+// node-problem-detector's descriptor was closed under flood, and its restarts spun.
+func TestAFailedDescriptorIsOpenedAgainAndDoesNotSpin(t *testing.T) {
+	r := newRig(t)
+	var opens atomic.Int64
+	sources := make(chan *script, 4)
+	r.open = func(ctx context.Context, _ string) (tail.Source, error) {
+		opens.Add(1)
+		src := &script{steps: make(chan any, 10), ctx: ctx}
+		src.live.Store(true)
+		sources <- src
+		return src, nil
+	}
+	r.start()
+	begun := time.Now()
+	src := <-sources
+	src.steps <- "4,1,1000000,-;NVRM: Xid (PCI:0000:1a:00): 31, x"
+	if rec := r.next(); rec.code() != 31 {
+		t.Fatalf("%+v", rec)
+	}
+	src.steps <- errors.New("file already closed")
+	if err := r.status(componentstatus.StatusRecoverableError); err == nil || !strings.Contains(err.Error(), "already closed") {
+		t.Errorf("%v", err)
+	}
+	src = <-sources
+	if since := time.Since(begun); since < shortLived {
+		t.Errorf("opened again after %v", since)
+	}
+	r.status(componentstatus.StatusOK)
+	// A device is read from the ring's beginning again: what was taken is not taken twice.
+	src.steps <- "4,1,1000000,-;NVRM: Xid (PCI:0000:1a:00): 31, x"
+	src.steps <- "4,2,1000001,-;NVRM: Xid (PCI:0000:1b:00): 79, x"
+	if rec := r.next(); rec.code() != 79 || rec.attrs[attrCause] != nil {
+		t.Errorf("%+v", rec)
+	}
+	if n := opens.Load(); n != 2 {
+		t.Errorf("opened %d times", n)
+	}
+}
+
+// Lines lost when the journal rotates: NVSentinel 1417.
+func TestRotationLosesNoLine(t *testing.T) {
+	r := newRig(t).start()
+	r.nothingElse() // it is being read
+	for round := range 4 {
+		for i := range 10 { // some of these are unread when the log is replaced
+			r.log.write("NVRM: Xid (PCI:%04x:%02x:00): 31, x", round, i)
+			if i == 5 {
+				r.log.create()
+			}
+		}
+		for seen := 0; seen < 10; {
+			rec := r.next()
+			if rec.event == eventLinesLost {
+				t.Fatalf("%+v", rec)
+			}
+			if rec.count() == 1 {
+				seen++
+			}
+		}
+	}
+	// Replaced twice at once, the one in between is gone: that is said.
+	r.log.write("x")
+	r.log.create()
+	r.log.write("x")
+	r.log.create()
+	r.nothingElseButLost()
+}
+
+func TestATruncatedLogIsReadFromItsNewBeginning(t *testing.T) {
+	r := newRig(t).start()
+	r.log.xid("0000:1a:00", 31)
+	r.next()
+	if err := r.log.f.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	r.log.xid("0000:1b:00", 79)
+	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func TestALogWrittenAnewToMoreThanItsLengthIsNoticed(t *testing.T) {
+	r := newRig(t).start()
+	r.log.write("x")
+	r.log.xid("0000:1a:00", 31)
+	r.next()
+	r.log.seq = 100
+	text := "4,100,99,-;a longer first line than the other log had, which pushes what follows it beyond the old end of the file\n" +
+		"4,101,99,-;NVRM: Xid (PCI:0000:1c:00): 79, gone\n"
+	if err := os.WriteFile(r.cfg.Path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if rec := r.next(); rec.code() == 79 {
+			return
+		}
+	}
+}
+
+// A node that boots has a new boot id, and its log begins at 0: all of it is news.
+func TestABootWhileRunningMakesANewLogNews(t *testing.T) {
+	r := newRig(t).start()
+	r.log.xid("0000:1a:00", 79)
+	r.next()
+	if err := os.WriteFile(r.cfg.BootIDPath, []byte("boot-2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.log.seq = 0
+	r.log.create()
+	r.log.xid("0000:1a:00", 79)
+	rec := r.next()
+	if rec.code() != 79 || rec.flag(attrHistory) || rec.flag(attrEcho) || rec.count() != 1 || rec.attrs[attrBootID] != "boot-2" || rec.attrs[attrSeq] != int64(0) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+// Events missed while the agent was down: sichek 121, and every one-shot reader.
+func TestARestartRepeatsNothingAsNewsAndMissesNothing(t *testing.T) {
+	r := newRig(t).start()
+	r.log.write("NVRM: GPU at PCI:0000:1b:00: GPU-aeab3757-56a6-7e30-3f7c-1f322454bde2")
+	r.log.xid("0000:1a:00", 79)
+	first := r.next()
+	r.stop()
+	r.log.xid("0000:1b:00", 48) // while the agent is down
+	r.start()
+	again, missed := r.next(), r.next()
+	if again.code() != 79 || !again.flag(attrHistory) || again.attrs[attrSeq] != first.attrs[attrSeq] || again.attrs[attrBootID] != first.attrs[attrBootID] {
+		t.Errorf("the published one: %+v", again)
+	}
+	if missed.code() != 48 || missed.flag(attrHistory) || missed.attrs[attrHardwareID] == nil {
+		t.Errorf("the missed one: %+v", missed)
+	}
+	r.nothingElse()
+}
+
+func TestAfterARestartOldLinesThatWereMissedAreNews(t *testing.T) {
+	r := newRig(t).start()
+	r.log.xid("0000:1a:00", 31)
+	r.next()
+	r.stop()
+	r.cfg.NewsWindow = 0 // by age alone it would be history
+	r.log.xid("0000:1b:00", 79)
+	r.start()
+	r.next()
+	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func TestEventsOfAnEarlierBootAreHistory(t *testing.T) {
+	r := newRig(t)
+	r.log.xid("0000:1a:00", 79)
+	r.log.xid("0000:1a:00", 45)
+	r.log.seq = 0 // a log that was kept over a boot
+	r.log.xid("0000:1b:00", 31)
+	r.start()
+	for _, want := range []struct {
+		code    int
+		history bool
+	}{{79, true}, {45, true}, {31, false}} {
+		if rec := r.next(); rec.code() != want.code || rec.flag(attrHistory) != want.history {
+			t.Errorf("%+v", rec)
+		}
+	}
+	// And from beyond the present: an earlier boot was up for longer.
+	r = newRig(t)
+	r.log.age = -time.Hour
+	r.log.xid("0000:1a:00", 79)
+	r.start()
+	if rec := r.next(); !rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func TestLinesLostWhileTheAgentWasDownAreSaid(t *testing.T) {
+	r := newRig(t).start()
+	r.log.xid("0000:1a:00", 31)
+	r.next()
+	r.stop()
+	r.log.seq += 10
+	r.log.create() // the ring has turned over
+	r.log.xid("0000:1b:00", 79)
+	r.start()
+	got := []string{r.next().event, r.next().event}
+	if !slices.Contains(got, eventLinesLost) || !slices.Contains(got, "pitcrew.kernel.xid") {
+		t.Errorf("%v", got)
+	}
+	if n := r.metric(metricLost); n != 10 {
+		t.Errorf("%d lost", n)
+	}
+}
+
+func TestAnEventThatThePipelineRefusesIsTriedAgain(t *testing.T) {
+	r := newRig(t)
+	var tries atomic.Int64
+	r.refuse = func() error {
+		if tries.Add(1) < 3 {
+			return errors.New("queue is full")
+		}
+		return nil
+	}
+	r.start()
+	r.log.xid("0000:1a:00", 79)
+	if rec := r.next(); rec.code() != 79 || tries.Load() != 3 {
+		t.Errorf("%+v after %d tries", rec, tries.Load())
+	}
+}
+
+func TestAnEventThatWasNeverTakenIsNewsAfterARestart(t *testing.T) {
+	r := newRig(t)
+	asked := make(chan struct{}, 100)
+	r.refuse = func() error { asked <- struct{}{}; return errors.New("queue is full") }
+	r.start()
+	r.log.xid("0000:1a:00", 79)
+	<-asked
+	r.stop()
+	r.refuse = nil
+	r.start()
+	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func TestAnEventRefusedForGoodIsCountedAndDoesNotStopTheOthers(t *testing.T) {
+	r := newRig(t)
+	var tries atomic.Int64
+	r.refuse = func() error {
+		if tries.Add(1) == 1 {
+			return consumererror.NewPermanent(errors.New("too large"))
+		}
+		return nil
+	}
+	r.start()
+	r.log.xid("0000:1a:00", 31)
+	r.log.xid("0000:1b:00", 79)
+	if rec := r.next(); rec.code() != 79 {
+		t.Errorf("%+v", rec)
+	}
+	if n := r.metric(metricRefused); n != 1 {
+		t.Errorf("%d refused", n)
+	}
+}
+
+func TestALogThatIsNotThereIsWaitedFor(t *testing.T) {
+	r := newRig(t)
+	dir := filepath.Dir(r.cfg.Path)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	if err := r.status(componentstatus.StatusRecoverableError); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+	if n := r.said.FilterMessageSnippet("cannot be read").Len(); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	begun := time.Now()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.log.create()
+	r.log.xid("0000:1a:00", 79)
+	if rec := r.next(); rec.code() != 79 {
+		t.Errorf("%+v", rec)
+	}
+	if d := time.Since(begun); d >= retryUnwatched {
+		t.Errorf("taken after %v: by the clock, not by the watch", d)
+	}
+	r.status(componentstatus.StatusOK)
+	if n := r.said.FilterMessageSnippet("cannot be read").Len(); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+}
+
+func TestALogThatMayNotBeReadIsReadOnceItMay(t *testing.T) {
+	r := newRig(t)
+	var closed atomic.Bool // root may read anything, so the refusal is made here
+	closed.Store(true)
+	r.open = func(ctx context.Context, path string) (tail.Source, error) {
+		if closed.Load() {
+			return nil, &os.PathError{Op: "open", Path: path, Err: unix.EPERM}
+		}
+		return tail.Open(ctx, path)
+	}
+	r.start()
+	r.status(componentstatus.StatusRecoverableError)
+	said := r.said.FilterMessageSnippet("cannot be read").All()
+	if len(said) != 1 || !strings.Contains(said[0].ContextMap()["remedy"].(string), "CAP_SYSLOG") {
+		t.Errorf("%v", said)
+	}
+	r.log.xid("0000:1a:00", 79)
+	closed.Store(false)
+	begun := time.Now()
+	if err := os.Chmod(r.cfg.Path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if rec := r.next(); rec.code() != 79 || time.Since(begun) >= retryUnwatched {
+		t.Errorf("%+v after %v", rec, time.Since(begun))
+	}
+}
+
+func TestALogThatVanishesIsTakenUpWhenItIsBack(t *testing.T) {
+	r := newRig(t).start()
+	r.log.xid("0000:1a:00", 31)
+	r.next()
+	if err := os.Remove(r.cfg.Path); err != nil {
+		t.Fatal(err)
+	}
+	r.status(componentstatus.StatusRecoverableError)
+	r.log.create()
+	r.log.xid("0000:1b:00", 79)
+	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+	r.status(componentstatus.StatusOK)
+}
+
+func TestSomethingThatIsNoLogIsSaidSo(t *testing.T) {
+	r := newRig(t)
+	r.cfg.Path = filepath.Dir(r.cfg.Path)
+	r.start()
+	if err := r.status(componentstatus.StatusRecoverableError); err == nil || !strings.Contains(err.Error(), "neither a device, a pipe nor a file") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAFIFOIsFollowed(t *testing.T) {
+	r := newRig(t)
+	r.cfg.Path = filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(r.cfg.Path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	for i := range 3 { // each writer comes and goes
+		f, err := os.OpenFile(r.cfg.Path, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.log.f.Close()
+		r.log.f = f
+		r.log.write("NVRM: Xid (PCI:0000:1%d:00): 79, gone", i)
+		f.Close()
+		if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+			t.Errorf("%+v", rec)
+		}
+	}
+}
+
+func TestAClockStepMovesNoEvent(t *testing.T) {
+	r := newRig(t).start()
+	// The log's clock is an hour ahead of ours, as one that was suspended or is
+	// not this machine's. What was there at opening may be taken for an earlier
+	// boot's; what is written from then on is news.
+	r.log.age = -time.Hour
+	for i := range 100 {
+		r.log.write("NVRM: Xid (PCI:0000:%02x:00): 79, gone", i)
+		if rec := r.next(); rec.flag(attrHistory) {
+			continue
+		} else if time.Since(rec.at) > time.Minute || time.Until(rec.at) > time.Second {
+			t.Errorf("%v ago: %+v", time.Since(rec.at), rec)
+		}
+		return
+	}
+	t.Error("nothing became news")
+}
+
+func TestRepeatsAndDetailsComeAsLaterRecordsOfTheSameEvent(t *testing.T) {
+	r := newRig(t).start()
+	for range 500 {
+		r.log.xid("0000:1a:00", 31)
+	}
+	r.log.write("nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 12028, Non-fatal, Link 62 egress non-posted PRIV error (First)")
+	r.log.write("nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 12028, Severity 0 Engine instance 62 Sub-engine instance 00")
+	first := r.next()
+	for n, detail := 0, ""; n < 500 || detail == ""; {
+		rec := r.next()
+		if rec.code() == 31 {
+			n = rec.count()
+			if rec.attrs[attrSeq] != first.attrs[attrSeq] {
+				t.Fatalf("%+v", rec)
+			}
+			continue
+		}
+		detail, _ = rec.attrs[attrDetail].(string)
+		if rec.count() != 1 || rec.attrs[attrFatal] != false {
+			t.Fatalf("%+v", rec)
+		}
+	}
+}
+
+func TestAStormOf45IsOneEventOfItsCause(t *testing.T) {
+	r := newRig(t)
+	r.log.xid("0000:1a:00", 95)
+	for range 100 {
+		var b strings.Builder
+		for range 1000 {
+			b.WriteString(r.log.next("NVRM: Xid (PCI:0000:1a:00): 45, pid=9, name=python3, Ch 00000001"))
+		}
+		r.log.raw(b.String())
+	}
+	r.start()
+	if rec := r.next(); rec.code() != 95 || rec.flag(attrEcho) {
+		t.Errorf("%+v", rec)
+	}
+	n, count := 1, 0
+	for count < 100_000 {
+		rec := r.next()
+		n, count = n+1, rec.count()
+		if !rec.flag(attrEcho) || rec.attrs[attrCause] != "xid/95" {
+			t.Fatalf("%+v", rec)
+		}
+	}
+	if n > 10 {
+		t.Errorf("%d records for one storm", n)
+	}
+}
