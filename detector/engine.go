@@ -206,10 +206,14 @@ func (e *Engine) forget(key string) {
 	}
 }
 
-// Snapshot lists the open findings, oldest first.
+// Snapshot lists the open findings that a new engine could not find again by itself, oldest first. Codes of the kernel log are
+// not among them: their receiver reads the log again, and says them as history.
 func (e *Engine) Snapshot() []Open {
 	out := []Open{}
 	e.open.each(func(_ string, o *Open) {
+		if kind := o.event.Data.Cause.Kind; kind == "xid" || kind == "sxid" {
+			return
+		}
 		if o.Raw == nil {
 			o.Raw, _ = event.Encode(o.event)
 		}

@@ -79,6 +79,7 @@ func (c *conditions) back(v bus.Condition) {
 }
 
 func (c *conditions) run(ctx context.Context) {
+	ready := false // the streams are there, as far as is known
 	for {
 		v, ok := c.next()
 		if !ok {
@@ -89,13 +90,16 @@ func (c *conditions) run(ctx context.Context) {
 			}
 			continue
 		}
-		err := c.b.Wait(ctx)
+		var err error
+		if !ready {
+			err = c.b.Wait(ctx)
+		}
 		if err == nil {
 			set, cancel := context.WithTimeout(ctx, setDeadline)
 			err = c.b.SetCondition(set, v)
 			cancel()
 		}
-		if err == nil {
+		if ready = err == nil; ready {
 			continue
 		}
 		c.back(v)

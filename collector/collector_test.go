@@ -1,0 +1,366 @@
+package collector
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"go.opentelemetry.io/collector/otelcol"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/event"
+)
+
+var allModes = []Mode{Agent, DCGM, Gateway}
+
+// free gives a loopback address that nobody listens on.
+func free(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// surround sets the environment of a node of its own below dir.
+func surround(t testing.TB, dir, nats string) (kmsg string) {
+	t.Helper()
+	kmsg = filepath.Join(dir, "kmsg")
+	if err := os.WriteFile(kmsg, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range map[string]string{
+		"PITCREW_NODE": "n1", "PITCREW_CLUSTER": "c", "PITCREW_NATS": nats, "PITCREW_KMSG": kmsg, "PITCREW_RUN_DIR": filepath.Join(dir, "run"),
+		"PITCREW_STATE_DIR": filepath.Join(dir, "state"), "PITCREW_KUBELET_ROOT": filepath.Join(dir, "kubelet"), "PITCREW_POD_RESOURCES": filepath.Join(dir, "none.sock"),
+		"PITCREW_SELF": free(t), "PITCREW_HEALTH": free(t), "PITCREW_PROMETHEUS": free(t), "PITCREW_OTLP": free(t),
+		"PITCREW_LOG_LEVEL": "error", "PITCREW_OVERLAY": "", "PITCREW_SELF_HOST": "", "PITCREW_SELF_PORT": "",
+	} {
+		t.Setenv(k, v)
+	}
+	return kmsg
+}
+
+// run starts the mode's collector in this process and gives the function that ends it.
+func run(t testing.TB, m Mode) (stop func()) {
+	t.Helper()
+	if err := Prepare(m); err != nil {
+		t.Fatal(err)
+	}
+	set, err := Settings(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set.DisableGracefulShutdown = true
+	col, err := otelcol.NewCollector(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- col.Run(context.Background()) }()
+	for deadline := time.Now().Add(30 * time.Second); col.GetState() != otelcol.StateRunning; time.Sleep(5 * time.Millisecond) {
+		select {
+		case err := <-ended:
+			t.Fatalf("collector %s ended: %v", m, err)
+		default:
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("collector %s is %v after 30 s", m, col.GetState())
+		}
+	}
+	return func() {
+		col.Shutdown()
+		if err := <-ended; err != nil {
+			t.Errorf("collector %s: %v", m, err)
+		}
+	}
+}
+
+func TestEachConfigurationStartsWithoutAFlagAndWithoutNats(t *testing.T) {
+	for _, m := range allModes {
+		t.Run(string(m), func(t *testing.T) {
+			surround(t, t.TempDir(), "nats://127.0.0.1:1")
+			run(t, m)()
+		})
+	}
+}
+
+// tree is a configuration as YAML says it.
+func tree(t *testing.T, m Mode) map[string]any {
+	t.Helper()
+	text, err := Config(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out map[string]any
+	if err := yaml.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestNoConfigurationListensBeyondThisHostOrBatches(t *testing.T) {
+	local := regexp.MustCompile(`^(unix://)?(\$\{env:[A-Z_]+:-)?(127\.0\.0\.1|localhost|/)`)
+	var walk func(t *testing.T, path string, v any)
+	walk = func(t *testing.T, path string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for k, x := range v {
+				if k == "batch" || strings.HasPrefix(k, "batch/") {
+					t.Errorf("%s.%s: a batch holds a fault back", path, k)
+				}
+				walk(t, path+"."+k, x)
+			}
+		case []any:
+			for i, x := range v {
+				walk(t, fmt.Sprintf("%s[%d]", path, i), x)
+			}
+		case string:
+			if (strings.HasSuffix(path, ".endpoint") || strings.HasSuffix(path, ".host")) && !local.MatchString(v) {
+				t.Errorf("%s: %s is not on this host", path, v)
+			}
+			if strings.Contains(v, "0.0.0.0") {
+				t.Errorf("%s: %s", path, v)
+			}
+		}
+	}
+	for _, m := range allModes {
+		t.Run(string(m), func(t *testing.T) { walk(t, "", tree(t, m)) })
+	}
+}
+
+func TestSamplesPassTheMemoryLimiterFirstAndFindingsPassNothing(t *testing.T) {
+	for _, m := range allModes {
+		pipelines := tree(t, m)["service"].(map[string]any)["pipelines"].(map[string]any)
+		for name, p := range pipelines {
+			processors, _ := p.(map[string]any)["processors"].([]any)
+			switch {
+			case name == "metrics" && (len(processors) == 0 || processors[0] != "memory_limiter"):
+				t.Errorf("%s, %s: processors %v", m, name, processors)
+			case strings.HasPrefix(name, "logs") && len(processors) > 0:
+				t.Errorf("%s, %s: %v stand in a fault's way", m, name, processors)
+			}
+		}
+	}
+}
+
+var (
+	require    = regexp.MustCompile(`(?m)^\s+([a-z]\S+) (v\S+)`)
+	call       = regexp.MustCompile(`(?m)^\s*(?:return \[\][a-z]+\.Factory\{)?(\w+)\.NewFactory\(\)[,}]`)
+	importLine = regexp.MustCompile(`"((?:github\.com|go\.opentelemetry\.io)/[^"]+)"`)
+)
+
+func TestTheManifestNamesTheSameComponentsAndVersions(t *testing.T) {
+	source, err := os.ReadFile("components.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths := map[string]string{}
+	for _, m := range importLine.FindAllStringSubmatch(string(source), -1) {
+		paths[m[1][strings.LastIndex(m[1], "/")+1:]] = m[1]
+	}
+	inList := map[string]bool{}
+	for _, m := range call.FindAllStringSubmatch(string(source), -1) {
+		inList[paths[m[1]]] = true
+	}
+	mod := versions(t)
+	raw, err := os.ReadFile("manifest.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type part struct{ Gomod, Import, Path string }
+	var parts struct{ Receivers, Processors, Connectors, Exporters, Extensions, Providers []part }
+	if err := yaml.Unmarshal(raw, &parts); err != nil {
+		t.Fatal(err)
+	}
+	inManifest := map[string]bool{}
+	for _, list := range [][]part{parts.Receivers, parts.Processors, parts.Connectors, parts.Exporters, parts.Extensions, parts.Providers} {
+		for _, p := range list {
+			module, version, _ := strings.Cut(p.Gomod, " ")
+			if p.Import != "" {
+				inManifest[p.Import] = true
+			} else {
+				inManifest[module] = true
+			}
+			if want := mod[module]; want != version && module != "github.com/pitcrew/pitcrew" {
+				t.Errorf("manifest has %s %s, go.mod has %q", module, version, want)
+			}
+		}
+	}
+	for _, p := range []string{"env", "file", "yaml"} {
+		inList["go.opentelemetry.io/collector/confmap/provider/"+p+"provider"] = true
+	}
+	if len(inList) < 14 {
+		t.Fatalf("only %d components were read from components.go", len(inList))
+	}
+	for p := range inList {
+		if !inManifest[p] {
+			t.Errorf("%s is in the binary and not in the manifest", p)
+		}
+	}
+	for p := range inManifest {
+		if !inList[p] {
+			t.Errorf("%s is in the manifest and not in the binary", p)
+		}
+	}
+}
+
+func versions(t *testing.T) map[string]string {
+	t.Helper()
+	raw, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, m := range require.FindAllStringSubmatch(string(raw), -1) {
+		out[m[1]] = m[2]
+	}
+	return out
+}
+
+func TestTheCollectorsModulesAreAllOfOneVersion(t *testing.T) {
+	want := map[string]string{"v0": "v0.152.0", "v1": "v1.58.0"}
+	for path, v := range versions(t) {
+		if !strings.HasPrefix(path, "go.opentelemetry.io/collector") && !strings.HasPrefix(path, "github.com/open-telemetry/opentelemetry-collector-contrib") {
+			continue
+		}
+		if major, _, _ := strings.Cut(v, "."); v != want[major] {
+			t.Errorf("%s %s, want %s", path, v, want[major])
+		}
+	}
+}
+
+// line is a kernel log record as /dev/kmsg gives it, of now.
+func line(seq int, pci string, code int) string {
+	raw, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		panic(err)
+	}
+	var up float64
+	if _, err := fmt.Sscan(string(raw), &up); err != nil {
+		panic(err)
+	}
+	return fmt.Sprintf("4,%d,%d,-;NVRM: Xid (PCI:%s): %d, pid=77, name=python, GPU has fallen off the bus.\n", seq, int64(up*1e6), pci, code)
+}
+
+func write(t testing.TB, f *os.File, s string) {
+	t.Helper()
+	if _, err := f.WriteString(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func server(t testing.TB) *bus.Server {
+	t.Helper()
+	s, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Port: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func client(t testing.TB, url string) *bus.Bus {
+	t.Helper()
+	b, err := bus.Connect(bus.Options{URL: url, Cluster: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestAKernelLineIsAnEventOnTheBus(t *testing.T) {
+	s := server(t)
+	defer s.Stop()
+	kmsg := surround(t, t.TempDir(), s.URL())
+	b := client(t, s.URL())
+	defer b.Close()
+	defer run(t, Agent)()
+	f, err := os.OpenFile(kmsg, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	write(t, f, "not a record at all\n")
+	write(t, f, line(1000, "0000:1a:00", 79))
+
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var got *bus.Delivery
+	err = b.Events(ctx, "test", func(_ context.Context, d bus.Delivery) error {
+		got = &d
+		cancel()
+		return nil
+	}, func(subject string, err error) { t.Errorf("%s: %v", subject, err) })
+	if err != nil || got == nil {
+		t.Fatalf("no event: %v", err)
+	}
+	e := got.Event
+	if e.Type != event.Fault || e.Data.Cause.Signal() != "xid/79" || e.Data.Severity != event.Fatal || got.Node != "n1" {
+		t.Errorf("event %+v on node %s", e, got.Node)
+	}
+	if d := e.Data.Target; d.Cluster != "c" || d.Node != "n1" || d.PCI != "0000:1a:00" {
+		t.Errorf("target %+v", d)
+	}
+	if age := time.Since(e.Time).Abs(); age > time.Minute {
+		t.Errorf("event is of %v, %v from now", e.Time, age)
+	}
+
+	ctx, cancel = context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var c bus.Condition
+	if err := b.Conditions(ctx, nil, func(x bus.Condition) { c = x; cancel() }); err != nil || !c.Active || c.Event == nil || c.Event.ID != e.ID {
+		t.Errorf("condition %+v: %v", c, err)
+	}
+}
+
+func TestASocketThatAKilledAgentLeftIsClearedAndOneInUseIsNot(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "otlp.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := clearSocket(path); err == nil || !strings.Contains(err.Error(), "another agent") {
+		t.Errorf("a socket in use: %v", err)
+	}
+	l.Close()
+	if err := clearSocket(path); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := clearSocket(path); err == nil {
+		t.Error("a file that is no socket was accepted")
+	}
+}
+
+func TestTheCommandKnowsItsModes(t *testing.T) {
+	c, err := Command()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range append([]string{"components", "validate"}, string(Agent), string(DCGM), string(Gateway)) {
+		if sub, _, err := c.Find([]string{m}); err != nil || sub == c {
+			t.Errorf("no command %s: %v", m, err)
+		}
+	}
+	if _, err := Config("nonsense"); err == nil {
+		t.Error("an unknown mode has a configuration")
+	}
+}
