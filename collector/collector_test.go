@@ -324,6 +324,42 @@ func TestAKernelLineIsAnEventOnTheBus(t *testing.T) {
 	}
 }
 
+func TestALostGpuComesFromTheDcgmProcessOverTheAgentsSocket(t *testing.T) {
+	s := server(t)
+	defer s.Stop()
+	dir := t.TempDir()
+	surround(t, dir, s.URL())
+	recording := filepath.Join(dir, "recording.json")
+	if err := os.WriteFile(recording, []byte(`{"devices":[
+		{"ID":0,"UUID":"GPU-0","PCI":"00000000:1A:00.0","Answer":true},{"ID":1,"UUID":"GPU-1","PCI":"00000000:1B:00.0","Answer":false}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := client(t, s.URL())
+	defer b.Close()
+	defer run(t, Agent)()
+	for k, v := range map[string]string{
+		"PITCREW_DCGM_MODE": "replay", "PITCREW_DCGM_FILE": recording, "PITCREW_SELF": free(t), "PITCREW_HEALTH": free(t), "PITCREW_EXPECTED_GPUS": "2",
+	} {
+		t.Setenv(k, v)
+	}
+	defer run(t, DCGM)()
+
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var lost []event.Event
+	err := b.Events(ctx, "test", func(_ context.Context, d bus.Delivery) error {
+		lost = append(lost, d.Event)
+		time.AfterFunc(3*time.Second, cancel) // samples enough for a second one, were there to be one
+		return nil
+	}, func(subject string, err error) { t.Errorf("%s: %v", subject, err) })
+	if err != nil || len(lost) != 1 {
+		t.Fatalf("%d events: %+v, %v", len(lost), lost, err)
+	}
+	if d := lost[0].Data; d.Cause.Signal() != "gpu/lost" || d.Target.GPU != "GPU-1" || d.Target.PCI != "0000:1b:00" || d.Target.Node != "n1" {
+		t.Errorf("event %+v", d)
+	}
+}
+
 func TestASocketThatAKilledAgentLeftIsClearedAndOneInUseIsNot(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "otlp.sock")
