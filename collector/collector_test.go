@@ -386,6 +386,26 @@ func TestASocketThatAKilledAgentLeftIsClearedAndOneInUseIsNot(t *testing.T) {
 	}
 }
 
+func TestAnOverlayIsMergedIntoTheBuiltInConfiguration(t *testing.T) {
+	surround(t, t.TempDir(), "nats://127.0.0.1:1")
+	for overlay, fails := range map[string]bool{
+		"yaml:connectors::detector::stall_factor: 8":   false,
+		"yaml:connectors::detector::stall_factor: 0.5": true,
+		"/nonexistent/overlay.yaml":                    true,
+	} {
+		t.Setenv(OverlayEnv, overlay)
+		c, err := Command()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetArgs([]string{"validate"})
+		c.SilenceErrors = true
+		if err := c.Execute(); (err != nil) != fails {
+			t.Errorf("overlay %q: %v", overlay, err)
+		}
+	}
+}
+
 func TestTheCommandKnowsItsModes(t *testing.T) {
 	c, err := Command()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"go.opentelemetry.io/collector/component"
@@ -39,7 +40,7 @@ var modes = []struct {
 	{Gateway, "Run once or a few times a cluster: metrics of many nodes for dashboards"},
 }
 
-// OverlayEnv names a YAML file that is laid over the built-in configuration, key by key.
+// OverlayEnv names a YAML file, or holds "yaml:" and a line of YAML, that is laid over the built-in configuration, key by key.
 const OverlayEnv = "PITCREW_OVERLAY"
 
 // Config is the built-in configuration of a mode.
@@ -59,7 +60,10 @@ func Settings(m Mode) (otelcol.CollectorSettings, error) {
 	}
 	uris := []string{"yaml:" + text}
 	if o := os.Getenv(OverlayEnv); o != "" {
-		uris = append(uris, "file:"+o)
+		if !strings.HasPrefix(o, "yaml:") && !strings.HasPrefix(o, "file:") {
+			o = "file:" + o
+		}
+		uris = append(uris, o)
 	}
 	return otelcol.CollectorSettings{
 		Factories:             Factories,
@@ -99,6 +103,7 @@ func modeCommand(m Mode) (*cobra.Command, error) {
 	}
 	c := otelcol.NewCommand(set)
 	c.SilenceUsage = true
+	c.PersistentPreRunE = func(*cobra.Command, []string) error { return name() }
 	run := c.RunE
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := Prepare(m); err != nil {

@@ -10,29 +10,36 @@ import (
 	"syscall"
 )
 
-// Prepare makes the surroundings in which the mode's configuration starts without a flag: it gives the environment variables
-// that are not set a value that works on this machine, makes the folders, and clears away a socket that a killed agent left.
-func Prepare(m Mode) error {
+// name gives the environment variables that name the node and its addresses, where they are not set, a value from this machine.
+func name() error {
 	if os.Getenv("PITCREW_NODE") == "" {
-		name := os.Getenv("NODE_NAME") // by the downward API
-		if name == "" {
+		node := os.Getenv("NODE_NAME") // by the downward API
+		if node == "" {
 			var err error
-			if name, err = os.Hostname(); err != nil {
+			if node, err = os.Hostname(); err != nil {
 				return fmt.Errorf("node has no name; set PITCREW_NODE: %w", err)
 			}
 		}
-		if err := os.Setenv("PITCREW_NODE", name); err != nil {
+		if err := os.Setenv("PITCREW_NODE", node); err != nil {
 			return err
 		}
 	}
-	if self := os.Getenv("PITCREW_SELF"); self != "" { // host:port, as the other addresses are; the SDK wants them apart
-		host, port, err := net.SplitHostPort(self)
-		if err != nil {
-			return fmt.Errorf("PITCREW_SELF: %w", err)
-		}
-		if err := errors.Join(os.Setenv("PITCREW_SELF_HOST", host), os.Setenv("PITCREW_SELF_PORT", port)); err != nil {
-			return err
-		}
+	self := os.Getenv("PITCREW_SELF")
+	if self == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(self) // as the other addresses are; the SDK wants them apart
+	if err != nil {
+		return fmt.Errorf("PITCREW_SELF: %w", err)
+	}
+	return errors.Join(os.Setenv("PITCREW_SELF_HOST", host), os.Setenv("PITCREW_SELF_PORT", port))
+}
+
+// Prepare makes the surroundings in which the mode's configuration starts without a flag: names and folders that work on this
+// machine for what the environment does not say, and no socket left by a killed agent.
+func Prepare(m Mode) error {
+	if err := name(); err != nil {
+		return err
 	}
 	if m == Gateway {
 		return nil
