@@ -8,11 +8,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 // Options configure a Cluster. The zero value works.
@@ -89,6 +91,7 @@ func New(cfg *rest.Config, opts Options) (*Cluster, error) {
 
 // Run watches until ctx ends. An API server that is away is waited for.
 func (c *Cluster) Run(ctx context.Context) error {
+	ctx = c.logged(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, informer := range c.informers() {
@@ -111,6 +114,11 @@ func (c *Cluster) WaitForSync(ctx context.Context) error {
 			errors.Join(context.Cause(ctx), c.jobsets.err()), c.cfg.Host)
 	}
 	return nil
+}
+
+// logged makes client-go log where we do.
+func (c *Cluster) logged(ctx context.Context) context.Context {
+	return klog.NewContext(ctx, logr.FromSlogHandler(c.log.Handler()))
 }
 
 func (c *Cluster) informers() []cache.SharedIndexInformer {

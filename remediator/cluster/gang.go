@@ -67,6 +67,8 @@ type Member struct {
 	JobIndex        int    // of that Job in its JobSet; 0 otherwise
 
 	template *corev1.PodTemplateSpec
+	tracked  bool  // the Job controller has not let go of it yet
+	grace    int64 // of its deletion, seconds
 }
 
 func (m Member) String() string { return m.Namespace + "/" + m.Pod }
@@ -267,7 +269,11 @@ func member(pod *corev1.Pod, job *batchv1.Job, global, offset int) (Member, bool
 	}
 	m := Member{Index: offset + at, CompletionIndex: at, JobIndex: global, Namespace: pod.Namespace, Pod: pod.Name, PodUID: string(pod.UID),
 		Node: pod.Spec.NodeName, Phase: string(pod.Status.Phase), Deleting: pod.DeletionTimestamp != nil, PodIP: pod.Status.PodIP,
-		Created: pod.CreationTimestamp.Time, Requests: whole(requests(&pod.Spec)), Owner: job.Name, OwnerUID: string(job.UID), template: &job.Spec.Template}
+		Created: pod.CreationTimestamp.Time, Requests: whole(requests(&pod.Spec)), Owner: job.Name, OwnerUID: string(job.UID), template: &job.Spec.Template,
+		tracked: slices.Contains(pod.Finalizers, jobTrackingFinalizer)}
+	if pod.DeletionGracePeriodSeconds != nil {
+		m.grace = *pod.DeletionGracePeriodSeconds
+	}
 	for _, cond := range pod.Status.Conditions {
 		m.Ready = m.Ready || (cond.Type == corev1.PodReady && cond.Status == corev1.ConditionTrue)
 	}

@@ -64,7 +64,7 @@ func (c *Cluster) lease(o LeaderOptions) *lease {
 // term is one candidacy and, where it is won, the term that follows. The election's context outlives ctx for as long as lead needs to
 // return, so that the lease is renewed until then, and only then given back: two leaders never work at once.
 func (c *Cluster) term(ctx context.Context, o LeaderOptions, lead func(context.Context, Lead) error) error {
-	election, resign := context.WithCancel(context.WithoutCancel(ctx))
+	election, resign := context.WithCancel(c.logged(context.WithoutCancel(ctx)))
 	defer resign()
 	lock, result := c.lease(o), make(chan error, 1)
 	defer context.AfterFunc(ctx, func() {

@@ -163,41 +163,38 @@ func (c *Cluster) restartJobSet(ctx context.Context, g Gang, o RecreateOptions, 
 	return nil
 }
 
-// suspendAndResume lets the Job controller take all pods away, which counts as no failure, and make them anew. Once suspended it is always
-// resumed, or said to need it.
+// suspendAndResume lets the Job controller take all pods away, which counts as no failure, and make them anew. The controller deletes
+// them with the grace of their own, which may be long, so it is shortened; not before the controller has let go of a pod, or it would
+// count our deletion as a failure. When this is left halfway, the gang stays suspended until RecreateGang is called again.
 func (c *Cluster) suspendAndResume(ctx context.Context, g Gang, o RecreateOptions, done *Recreation) error {
 	if err := c.setSuspend(ctx, g, o.Incident, true); err != nil {
 		return err
 	}
-	pods := append(append([]Member{}, g.Members...), g.Leaving...)
-	var errs []error
-	for _, m := range pods {
-		if m.terminal() {
-			continue
-		}
-		grace := o.GraceSeconds
-		if o.Force(m) {
-			grace = 0
-		}
-		if err := c.DeleteByUID(ctx, m, o.Incident, grace); err != nil && !errors.Is(err, ErrNotFound) { // the pod's own grace may be long
-			errs = append(errs, err)
-			continue
-		}
-		done.Outcomes[m.PodUID] = Evicted
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
 	err := c.awaitGang(ctx, g, func(now Gang) (bool, error) {
+		left := false
 		for _, m := range append(now.Members, now.Leaving...) {
-			if !m.terminal() {
-				return false, nil
+			if m.terminal() && !m.Deleting {
+				continue // it had ended before
 			}
+			left = true
+			if _, told := done.Outcomes[m.PodUID]; told || !m.Deleting || m.tracked {
+				continue
+			}
+			grace := o.GraceSeconds
+			if o.Force(m) {
+				grace = 0
+			}
+			if m.grace > grace || o.Force(m) {
+				if err := c.DeleteByUID(ctx, m, o.Incident, grace); err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrStale) {
+					return false, err
+				}
+			}
+			done.Outcomes[m.PodUID] = Evicted
 		}
-		return true, nil
+		return !left, nil
 	})
 	if err != nil {
-		return fmt.Errorf("its pods to end: %w", err)
+		return fmt.Errorf("end its pods; it is suspended and has to be resumed: %w", err)
 	}
 	return c.setSuspend(ctx, g, o.Incident, false)
 }
