@@ -158,9 +158,9 @@ class LossReader:
 def follow_optimizer(optimizer, hook, counts):
     """Call hook.step() after each optimizer.step() of this instance, as long as counts() says so.
 
-    torch 1.13 has no optimizer step hooks, so the instance's method is wrapped, in a way that learning rate schedulers go
-    on working with: they wrap it too, need `__self__` and `__func__`, and look for their own mark on it (`_with_counter`,
-    `_wrapped_by_lr_sched` in torch 2).
+    torch 1.13 has no optimizer step hooks, so the instance's method is wrapped, in a way that learning rate schedulers
+    go on working with: they wrap it too, need `__self__` and `__func__`, and look for their own mark on it
+    (`_with_counter`; in torch 2 `_wrapped_by_lr_sched`).
     """
     inner = optimizer.step
 

@@ -101,6 +101,7 @@ DAMAGE = {
     "a missing file": lambda d: (d / "rank-1.state.pt").unlink(),
     "a manifest cut short": lambda d: os.truncate(d / "MANIFEST.json", 20),
     "an empty manifest": lambda d: (d / "MANIFEST.json").write_text(""),
+    "a manifest with another size": lambda d: resize(d),
     "a manifest that is a list": lambda d: (d / "MANIFEST.json").write_text("[]"),
     "a manifest of another step": lambda d: edit(d, step=19),
     "a manifest of another attempt": lambda d: edit(d, attempt=4),
@@ -113,6 +114,12 @@ DAMAGE = {
 def edit(directory, **fields):
     manifest = json.loads((directory / "MANIFEST.json").read_text())
     (directory / "MANIFEST.json").write_text(json.dumps(dict(manifest, **fields)))
+
+
+def resize(directory):
+    files = json.loads((directory / "MANIFEST.json").read_text())["files"]
+    files[1]["bytes"] += 1
+    edit(directory, files=files)
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)

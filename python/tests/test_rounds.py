@@ -213,6 +213,22 @@ def test_go_renews_the_deadline_and_a_slow_save_does_not_spend_it():
     assert rank.left
 
 
+def test_a_save_longer_than_the_deadline_leaves_the_whole_deadline_for_the_release():
+    rank = Rank()
+    rank.saving.clear()
+    rank.arm(3, deadline_ms=300)
+    rank.ask("go")
+    thread = rank.train(9)
+    rank.until_said("held")
+    time.sleep(0.4)
+    rank.saving.set()
+    rank.until_said("saved")
+    time.sleep(0.1)
+    rank.ask("release")
+    thread.join(5)
+    assert rank.left is None and rank.step == 9
+
+
 def test_no_step_is_missed_when_arm_and_step_race():
     """Armed means held at that step, nack means it never holds: never armed and past."""
     for _ in range(300):

@@ -42,6 +42,7 @@ def main():
         elif kind == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         elif kind == "child" and os.fork() == 0:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the kernel sends to an orphaned group that is stopped
             time.sleep(600)
             os._exit(0)
 
