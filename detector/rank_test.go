@@ -92,12 +92,12 @@ func TestAHeldRankNeverStallsAndACheckpointDoesNotAgeTheStepAfterIt(t *testing.T
 		return e.Rank(r)
 	}
 	want(t, in(sectionHeld, 0.1, 0.1))
-	want(t, in(sectionHeld, 100, 100))
-	want(t, in(sectionCheckpoint, 100.1, 100.1))
-	want(t, in(sectionCheckpoint, 160, 160))
-	want(t, in(sectionStep, 160.1, 160.1))
-	want(t, in(sectionStep, 161, 161))
-	want(t, in(sectionStep, 162, 162), "+rank/stalled warning")
+	want(t, in(sectionHeld, 1000, 1000))
+	want(t, in(sectionCheckpoint, 1000.1, 1000.1))
+	want(t, in(sectionCheckpoint, 1060, 1060))
+	want(t, in(sectionStep, 1060.1, 1060.1))
+	want(t, in(sectionStep, 1061, 1061))
+	want(t, in(sectionStep, 1062, 1062), "+rank/stalled warning")
 }
 
 func TestACheckpointHasALimitOfItsOwnOnceItIsKnown(t *testing.T) {

@@ -1,0 +1,210 @@
+package series
+
+import "math"
+
+// What a finding is.
+type What uint8
+
+// Shapes of a finding. A finding opens as Spike or Stall and is named again when it ends or is accepted.
+const (
+	Nothing  What = iota
+	Spike         // over within two minutes
+	Shift         // a level that stayed
+	Drift         // only the slow evidence saw it
+	Stall         // one interval and its value many times the expected
+	Flatline      // a series that varied and no longer does
+	Novel         // facility profile: unlike anything seen before
+)
+
+var whatNames = [...]string{"", "spike", "shift", "drift", "stall", "flatline", "novel"}
+
+func (w What) String() string { return whatNames[w] }
+
+// Severity of a finding before corroboration. Nothing here pages: corroboration makes incidents.
+type Severity uint8
+
+// Severities.
+const (
+	Info    Severity = iota // nobody told of changes: it may be a schedule's
+	Warning                 // against what was told or what siblings did
+)
+
+func (v Severity) String() string { return [...]string{"info", "warning"}[v] }
+
+// State of a finding.
+type State uint8
+
+// States.
+const (
+	StateOpen State = iota
+	StateAccepted
+	StateCleared
+)
+
+func (v State) String() string { return [...]string{"open", "accepted", "cleared"}[v] }
+
+// Finding is one deviation and what explains it. Values are in the signal's own unit; NaN is unknown.
+type Finding struct {
+	Series               ID
+	What                 What
+	Severity             Severity
+	State                State
+	Onset, Opened, Ended int64   // ns; Ended 0 while open
+	Value, Expected      float64 // at opening
+	Lower, Upper         float64
+	Score                float64 // at opening
+	Asked                float64 // false onsets per series-hour
+	Ratio                float64 // of the level during the finding to the expected one
+	Baseline             string  // self | siblings
+	Age                  int     // samples behind the baseline
+	Phase                uint8
+	Workload             uint32
+	Joins                bool // opened within the refractory time of an earlier one: the same story
+	Samples              int  // while open
+	Lost                 float64
+	sum                  float64
+}
+
+// decide opens, keeps and ends the finding of a series.
+func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, y, ref, raw, dt, scale, unit float64, out *Verdict) {
+	hf, hs := e.limits(s)
+	zf, zs := math.Abs(float64(s.fast))/hf, math.Abs(float64(s.slow))/hs
+	z := math.Max(zf, zs)
+	out.Score = z / (1 + z)
+	stall := s.is(flagRatio) && raw > math.Log(stallRatio) &&
+		dt > math.Max(float64(s.every)*stallRatio, float64(s.every)+stallSeconds)
+	flat := s.longest > 0 && int(s.equal) >= max(flatSamples, flatTimes*int(s.longest)) &&
+		float64(s.equal)*float64(s.every) >= flatSeconds
+	if s.what == 0 {
+		w := Nothing
+		switch {
+		case stall && s.t >= s.until:
+			w, out.Score = Stall, math.Max(out.Score, 0.9)
+		case z >= 1:
+			w = Spike
+			if zf < 1 {
+				w = Drift
+			}
+		case flat:
+			w, out.Score = Flatline, math.Max(out.Score, 0.6)
+		}
+		if w != Nothing && (s.t >= s.until || z > 1.5) {
+			e.opens(id, s, k, x, v, ref, unit, w, out)
+		}
+		return
+	}
+	f := e.open[id]
+	f.Samples++
+	f.sum += raw
+	if s.is(flagRatio) && raw > 0 {
+		f.Lost += dt * (1 - math.Exp(-raw))
+	}
+	out.Score = math.Max(out.Score, AlarmScore)
+	// Back in the band: the middle of the residuals, not one of them.
+	back := math.Max(closeShare*math.Min(hf, math.Abs(f.Ratio)), 2*scale)
+	if f.What == Drift {
+		back = math.Max(closeShare*hs, scale)
+	}
+	ended := math.Abs(raw) < math.Min(back, backMost(f, hf))
+	if f.What == Flatline {
+		ended = s.equal == 0
+	}
+	if ended {
+		s.good++
+	} else {
+		s.good = 0
+	}
+	if int(s.good) >= closeSamples || f.What == Flatline && ended {
+		e.ends(id, s, f, StateCleared, out)
+		return
+	}
+	accept := seconds(e.cfg.Accept)
+	if f.Severity == Info {
+		accept = math.Min(accept, seconds(untoldAccept))
+	}
+	if float64(s.t-f.Opened)*1e-9 >= accept && f.What != Flatline {
+		k.loc += float32(float64(s.fast) * unit)
+		e.ends(id, s, f, StateAccepted, out)
+	}
+}
+
+const closeShare = 0.6
+
+// backMost keeps the band of return below what opened the finding.
+func backMost(f *Finding, h float64) float64 { return math.Max(0.5*math.Abs(f.Ratio), 0.5*h) }
+
+func (e *Engine) opens(id ID, s *state, k *slot, x Sample, v, ref, unit float64, w What, out *Verdict) {
+	sev := Info
+	if s.is(flagTold) || s.is(flagSibling) {
+		sev = Warning
+	}
+	onset := s.rise
+	if w == Stall || onset == 0 {
+		onset = s.t - int64(float64(s.every)*1e9)
+	}
+	base := "self"
+	if s.is(flagSibling) {
+		base = "siblings"
+	}
+	b := e.band(s, k, ref, unit, *out)
+	f := &Finding{
+		Series: id, What: w, Severity: sev, Onset: onset, Opened: s.t, Value: v, Expected: b.Expected, Lower: b.Lower, Upper: b.Upper,
+		Score: out.Score, Asked: e.cfg.Asked, Ratio: float64(s.fast), Baseline: base, Age: int(k.n), Phase: s.phase, Workload: x.Workload,
+		Joins: s.t < s.until,
+	}
+	if math.Abs(float64(s.slow)) > math.Abs(f.Ratio) {
+		f.Ratio = float64(s.slow)
+	}
+	e.open[id] = f
+	e.counts.Findings++
+	s.what, s.good, s.onset, s.severity = uint8(w), 0, onset, uint8(sev)
+	out.Change, out.Alarm = Opened, true
+}
+
+func (e *Engine) ends(id ID, s *state, f *Finding, st State, out *Verdict) {
+	f.State, f.Ended = st, s.t
+	if f.Samples > 0 {
+		f.Ratio = math.Exp(clamp(f.sum/float64(f.Samples), 20))
+	}
+	switch {
+	case f.What == Flatline || f.What == Stall:
+	case st == StateAccepted:
+		f.What = Shift
+	case float64(f.Ended-f.Onset)*1e-9 >= 120:
+		f.What = Shift
+	}
+	s.what, s.good = 0, 0
+	s.fast, s.slow = 0, 0
+	s.fastTail.peak, s.slowTail.peak, s.block, s.blockN = 0, 0, 0, 0
+	s.set(flagAccept, st == StateAccepted)
+	s.until = s.t + int64(refractory(e.cfg.Asked)*1e9)
+	out.Change, out.Alarm = Cleared, false
+	if st == StateAccepted {
+		out.Change = Accepted
+	}
+}
+
+// refractory is the time in which weak evidence opens nothing new: a fifth of the asked interval, ten seconds to ten minutes.
+func refractory(asked float64) float64 { return clampTo(0.2*3600/asked, 10, 600) }
+
+// Finding returns the open or just ended finding of a series; nil: it has none.
+func (e *Engine) Finding(id ID) *Finding { return e.open[id] }
+
+// band gives what was expected of the sample and where the thresholds lie.
+func (e *Engine) band(s *state, k *slot, ref, unit float64, out Verdict) Verdict {
+	hf, hs := e.limits(s)
+	h := math.Min(hf, hs)
+	par := float64(k.par)
+	if !k.odd { // odd was toggled: the sample at hand was odd
+	} else {
+		par = -par
+	}
+	c := float64(k.loc) + par*unit
+	if s.is(flagRatio) {
+		out.Expected = math.Exp(c + ref)
+		out.Lower, out.Upper = out.Expected*math.Exp(-h), out.Expected*math.Exp(h)
+		return out
+	}
+	out.Expected, out.Lower, out.Upper = c, c-h*unit, c+h*unit
+	return out
+}

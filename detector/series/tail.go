@@ -1,0 +1,53 @@
+package series
+
+import "math"
+
+// tail turns an asked rate into a threshold for one evidence. Time is cut into blocks; the largest evidence of a block feeds a
+// quantile tracker (conformal: whatever the distribution, a tenth of the blocks lie above it) and the mean excess above it, whose
+// exponential tail (extreme-value index 0) carries the threshold beyond what was seen.
+type tail struct {
+	q, b float32 // the 0.9 quantile of block maxima, mean excess over it
+	peak float32 // of the running block
+	h    float32 // threshold for the asked rate
+	n    uint16  // blocks seen
+}
+
+const (
+	tailShare  = 0.1 // of blocks above q
+	tailPrior  = 8   // blocks' weight of the prior of b
+	tailBlocks = 4   // before the threshold is the series' own
+	excessClip = 8   // mean excesses that one block may teach
+)
+
+// close ends a block. p is the asked share of blocks with an onset.
+func (t *tail) close(p float64) {
+	m := float64(t.peak)
+	t.peak = 0
+	q, b := float64(t.q), float64(t.b)
+	if t.n < math.MaxUint16 {
+		t.n++
+	}
+	n := float64(t.n)
+	if t.n == 1 {
+		q, b = m, tailPriorShare*m
+	} else {
+		step := math.Max(2/n, 0.05) * math.Max(b, 0.05*q)
+		if m > q {
+			e := math.Min(m-q, excessClip*math.Max(b, 1e-4))
+			b += math.Max(1/(tailShare*n+tailPrior), 0.02) * (e - b)
+			q += math.Min(step*(1-tailShare)*2, m-q)
+		} else {
+			q -= math.Min(step*tailShare*2, q-m)
+		}
+	}
+	t.q, t.b = float32(q), float32(b)
+	t.threshold(p)
+}
+
+// tailPriorShare of the first block's maximum is what a healthy series' excesses are before they are known.
+const tailPriorShare = 0.35
+
+func (t *tail) threshold(p float64) {
+	early := 1 + 2/(float64(t.n)+1) // a quantile of few blocks is low
+	t.h = float32(float64(t.q)*early + float64(t.b)*math.Log(math.Max(1, tailShare/p)))
+}

@@ -1,0 +1,256 @@
+package series
+
+import (
+	"math"
+	"slices"
+)
+
+// training judges a sample by the training profile.
+func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
+	if x.Phase == Warmup {
+		s.since = 0
+		return e.unknown(s)
+	}
+	e.interval(s, dt)
+	s.set(flagTold, x.Told)
+	e.changes(s, x, dt)
+	if s.since < math.MaxUint16 {
+		s.since++
+	}
+	k := &s.slots[s.phase]
+	if k.n == 0 && s.phase == 0 && !s.is(flagAccept) && k.scale == 0 {
+		s.set(flagRatio, Kind(s.kind) == Ratio || Kind(s.kind) == Auto && v > 0)
+	}
+	y, ref, ok := s.transform(v, x.Ref)
+	if !ok { // a value that no logarithm has, in a series of ratios: as far below as evidence goes
+		y = float64(k.loc) - 1
+	}
+	if k.n < ringSize || int(k.n) < e.warm(s) && k.n%ringSize == 0 && !s.is(flagTold) {
+		if k.n < ringSize {
+			s.ring[k.n%ringSize] = float32(y)
+			k.n++
+			if k.n == ringSize {
+				s.start(k, v)
+			}
+			return e.unknown(s)
+		}
+	}
+	scale, unit := s.units(k, v)
+	r := (y - float64(k.loc)) / unit
+	par := float64(k.par)
+	if k.odd {
+		r -= par
+	} else {
+		r += par
+	}
+	raw := r
+	k.odd = !k.odd
+	r = clamp(r, math.Max(clip, 4*scale))
+	guard := s.since <= guardSamples && s.since > 0 && int(k.n) >= ringSize
+	known := int(k.n) >= e.warm(s)
+	if !guard && known {
+		e.gather(s, r, dt)
+	}
+	out := Verdict{Known: known}
+	if known && !guard {
+		e.decide(id, s, k, x, v, y, ref, raw, dt, scale, unit, &out)
+	}
+	if !guard && s.what == 0 {
+		s.learn(k, r, scale, unit, dt)
+	}
+	if !known {
+		out = e.unknown(s)
+		return out
+	}
+	out.Alarm = s.what != 0
+	return e.band(s, k, ref, unit, out)
+}
+
+func (e *Engine) interval(s *state, dt float64) {
+	if dt <= 0 {
+		return
+	}
+	if s.every == 0 {
+		s.every = float32(dt)
+		return
+	}
+	d := clamp(dt-float64(s.every), float64(s.every))
+	s.every += float32(0.05 * d)
+}
+
+// changes takes in what is told: phase, workload, siblings; and silence.
+func (e *Engine) changes(s *state, x Sample, dt float64) {
+	phase := x.Phase
+	if phase >= phases {
+		phase = phases - 1
+	}
+	if phase != s.phase {
+		s.phase, s.since = phase, 0
+		s.equal = 0
+	}
+	sibling := x.Ref > 0
+	switch {
+	case sibling != s.is(flagSibling):
+		s.set(flagSibling, sibling)
+		s.forget()
+	case x.Workload != s.workload && sibling: // the siblings changed at the same step
+		s.since = 0
+	case x.Workload != s.workload:
+		s.forget()
+	}
+	s.workload = x.Workload
+	if dt > math.Max(gapSeconds, gapIntervals*float64(s.every)) && s.slots[s.phase].n > ringSize {
+		e.counts.Gaps++
+		if s.what == 0 {
+			s.fast, s.slow, s.since = 0, 0, 0
+		}
+	}
+}
+
+// forget starts the baselines anew and keeps the scales: other work has another level and much the same noise.
+func (s *state) forget() {
+	for i := range s.slots {
+		s.slots[i].n = 0
+	}
+	s.fast, s.slow, s.since, s.good = 0, 0, 0, 0
+	s.equal = 0
+}
+
+func (e *Engine) warm(s *state) int {
+	if s.is(flagTold) && s.slots[s.phase].scale > 0 && s.fastTail.n >= 1 {
+		return relearn
+	}
+	return warmSamples
+}
+
+func (s *state) transform(v float64, r float32) (y, ref float64, ok bool) {
+	if !s.is(flagRatio) {
+		return v, 0, true
+	}
+	if v <= 0 {
+		return 0, 0, false
+	}
+	y = math.Log(v)
+	if r > 0 {
+		ref = math.Log(float64(r))
+		y -= ref
+	}
+	return y, ref, true
+}
+
+// start sets a baseline from the ring: its median, and as scale the median distance, pairs of odd and even samples taken out.
+func (s *state) start(k *slot, v float64) {
+	r := s.ring
+	var odd, even float32
+	for i := 0; i < ringSize; i += 2 {
+		even += r[i]
+		odd += r[i+1]
+	}
+	k.par = 0
+	slices.Sort(r[:])
+	k.loc = (r[ringSize/2-1] + r[ringSize/2]) / 2
+	old := k.scale
+	for i, x := range r {
+		r[i] = float32(math.Abs(float64(x - k.loc)))
+	}
+	slices.Sort(r[:])
+	k.scale = r[ringSize/2] * 1.4826
+	if old > 0 {
+		k.scale = min(max(k.scale, old/2), 2*old)
+	}
+}
+
+// units gives the scale relative to the level and the unit of residuals in the space of the kind.
+func (s *state) units(k *slot, v float64) (scale, unit float64) {
+	sc := float64(k.scale)
+	if s.is(flagRatio) {
+		q := 0.0
+		if v > 0 {
+			q = math.Min(0.1, 0.3*float64(s.quantum)/v)
+		}
+		return math.Max(sc, math.Max(scaleFloor, q)), 1
+	}
+	l := math.Abs(float64(k.loc))
+	unit = math.Max(math.Max(10*sc, l), math.SmallestNonzeroFloat32)
+	return math.Max(sc/unit, math.Max(scaleFloor, math.Min(0.1, 0.3*float64(s.quantum)/unit))), unit
+}
+
+// gather takes a residual into the evidence and the tail models.
+func (e *Engine) gather(s *state, r, dt float64) {
+	a := clampTo(dt/fastSeconds, 1.0/256, 1.0/fastLeast)
+	b := clampTo(dt/slowSeconds, 1.0/1024, 1.0/slowLeast)
+	was := s.fast
+	s.fast += float32(a * (r - float64(s.fast)))
+	s.slow += float32(b * (r - float64(s.slow)))
+	if (s.fast > 0) != (was > 0) && s.what == 0 {
+		s.rise = s.t
+	}
+	if s.what != 0 {
+		return
+	}
+	s.fastTail.peak = max(s.fastTail.peak, abs32(s.fast))
+	s.slowTail.peak = max(s.slowTail.peak, abs32(s.slow))
+	s.block += float32(dt)
+	if s.blockN++; s.blockN >= blockLeast && s.block >= blockSeconds {
+		p := e.cfg.Asked / 2 * float64(s.block) / 3600
+		s.fastTail.close(p)
+		s.slowTail.close(p)
+		s.block, s.blockN = 0, 0
+	}
+}
+
+// limits are the thresholds in force for both evidences.
+func (e *Engine) limits(s *state) (fast, slow float64) {
+	ff, fs := floorFast, floorSlow
+	if s.is(flagSibling) {
+		fs = floorSibling
+	}
+	return limit(&s.fastTail, ff*e.share), limit(&s.slowTail, fs*e.share)
+}
+
+// limit is the floor or, above it, the series' own threshold; a tail that has seen little is not believed.
+func limit(t *tail, floor float64) float64 {
+	if t.n < tailBlocks {
+		return math.Max(2*floor, math.Max(0.12, float64(t.h)))
+	}
+	return math.Max(floor, float64(t.h))
+}
+
+// learn moves the baseline. While the evidence leans one way it learns slowly: a fault must not become normal before it is found.
+func (s *state) learn(k *slot, r, scale, unit, dt float64) {
+	n := float64(k.n)
+	a := math.Max(1/(n+1), clampTo(dt/baseSeconds, 1.0/4096, 1.0/baseLeast))
+	if k.n < math.MaxUint16 {
+		k.n++
+	}
+	if math.Abs(float64(s.fast)) > floorFast/2 && n > warmSamples {
+		a /= 8
+	}
+	c := clamp(r, huber*scale)
+	k.loc += float32(a * c * unit)
+	sign := 1.0
+	if !k.odd { // the sample just judged was an odd one
+		sign = -1
+	}
+	_ = sign
+	if k.odd {
+		sign = 1 // it was even: it lies -par
+		k.par -= float32(a * c)
+	} else {
+		k.par += float32(a * c)
+	}
+	m := math.Min(math.Abs(r), huber*scale) * 1.2533
+	sc := float64(k.scale) / unit
+	k.scale += float32(math.Max(a, 0.01) * (m - sc) * unit)
+}
+
+func clamp(x, c float64) float64 { return math.Max(-c, math.Min(c, x)) }
+
+func clampTo(x, lo, hi float64) float64 { return math.Max(lo, math.Min(hi, x)) }
+
+func abs32(x float32) float32 {
+	if x < 0 {
+		return -x
+	}
+	return x
+}
