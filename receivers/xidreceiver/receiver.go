@@ -106,12 +106,12 @@ func (r *logReceiver) Shutdown(ctx context.Context) error {
 func (r *logReceiver) run(ctx context.Context) {
 	said := "" // the last trouble that was logged
 	trouble := func(err error) {
-		componentstatus.ReportStatus(r.host, componentstatus.NewRecoverableErrorEvent(err))
 		if said != err.Error() {
 			said = err.Error()
 			r.set.Logger.Error("the kernel log cannot be read; waiting until it can",
 				zap.String("path", r.cfg.Path), zap.Error(err), zap.String("remedy", remedy(err)))
 		}
+		componentstatus.ReportStatus(r.host, componentstatus.NewRecoverableErrorEvent(err))
 	}
 	for ctx.Err() == nil {
 		var src tail.Source
