@@ -16,9 +16,9 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
 
-from simgpu import SimulatedGPU
-
 from pitcrew_torch.hook import Hook
+
+from simgpu import SimulatedGPU
 
 WIDTH = 16
 

@@ -18,11 +18,11 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
 
+import pitcrew_torch as pitcrew
 import torch
 import torch.distributed as dist
-from simgpu import SimulatedGPU
 
-import pitcrew_torch as pitcrew
+from simgpu import SimulatedGPU
 
 WIDTH, BATCH, SEED = 64, 32, 20240229
 
