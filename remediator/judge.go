@@ -122,7 +122,9 @@ func (j *judge) Guards(p *incident.Plan, f incident.Facts, all []*incident.Incid
 	s := guard.State{Kill: j.kill()}
 	for _, name := range j.cluster.NodeNames() {
 		if n, err := j.cluster.NodeState(name); err == nil {
-			s.Nodes = append(s.Nodes, guard.Node{Node: nodeFacts(n)})
+			facts := nodeFacts(n)
+			facts.Quarantined = facts.Quarantined && n.Quarantined != f.Incident.ID // to do it again changes nothing
+			s.Nodes = append(s.Nodes, guard.Node{Node: facts})
 		}
 	}
 	for _, i := range all {

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -133,6 +134,8 @@ func (g Gang) Able(missing map[string]error) error {
 			why = "does not answer on its socket"
 		case !r.CanSave:
 			why = "cannot save (no save_fn and no checkpoint_dir)"
+		case strings.ContainsAny(r.ProcState, "TtZX"):
+			why = "does not run: process state " + r.ProcState
 		case r.Section == "setup" || r.Section == "out":
 			why = "is in section " + r.Section
 		}

@@ -245,7 +245,7 @@ func faultOf(ev event.Event, g *cluster.Gang, p *Plan) Fault {
 	t := ev.Data.Target
 	f := Fault{
 		EventID: ev.ID, Signal: ev.Data.Cause.Signal(), Sev: ev.Data.Severity, At: ev.Time, Node: t.Node, GPU: t.GPU, PodUID: t.PodUID,
-		Rank: t.Rank, Attempt: t.Attempt, Moves: p.Cordon, Usable: !ev.Data.Severity.AtLeast(event.Fatal), Event: ev,
+		Rank: t.Rank, Attempt: t.Attempt, Moves: p.Cordon, Usable: usable(ev), Event: ev,
 	}
 	if g != nil && f.PodUID == "" {
 		for _, m := range g.Members {
@@ -255,6 +255,17 @@ func faultOf(ev event.Event, g *cluster.Gang, p *Plan) Fault {
 		}
 	}
 	return f
+}
+
+// lostSignals and lostAdvice are what leaves a rank unable to step, or its memory not to be trusted: no round is begun for it.
+// docs/decisions/0002 says why. Advice is the action bucket of the XID table.
+var (
+	lostSignals = map[string]bool{"rank/dead": true, "rank/hung": true, "gpu/lost": true, "node/lost": true}
+	lostAdvice  = map[string]bool{"reset-gpu": true, "reboot-node": true, "drain-and-rma": true}
+)
+
+func usable(ev event.Event) bool {
+	return !ev.Data.Severity.AtLeast(event.Fatal) && !lostSignals[ev.Data.Cause.Signal()] && !lostAdvice[ev.Data.Advice]
 }
 
 // open makes the incident's record. Its id follows from the event and the job, so that a redelivery finds the first.

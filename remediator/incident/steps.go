@@ -151,8 +151,10 @@ func (d *driver) plan(ctx context.Context) error {
 	if g == nil {
 		chosen.Checkpoint, chosen.Restart = false, false
 	}
-	_, all := d.e.Incidents()
-	verdicts := d.e.Judge.Guards(chosen, facts, all)
+	verdicts, err := d.guards(chosen, facts, i)
+	if err != nil {
+		return err
+	}
 	if chosen.MaxPerJob > 0 && i.Restarts >= chosen.MaxPerJob {
 		return d.closes(ctx, Failed, fmt.Sprintf("%d restarts in this incident did not bring the job back; a person is needed", i.Restarts))
 	}
@@ -230,12 +232,11 @@ func (d *driver) stillAllowed(ctx context.Context, i Incident) error {
 		if err != nil || !ok {
 			return errors.Join(err, errReplan)
 		}
-		node, err := d.e.Cluster.NodeState(i.Faults[0].Node)
-		if err != nil && !errors.Is(err, cluster.ErrNotFound) {
+		verdicts, err := d.guards(i.Plan, Facts{Now: d.e.Now(), Gang: g, Incident: &i, Seen: i.Faults[0].Seen}, i)
+		if err != nil {
 			return err
 		}
-		_, all := d.e.Incidents()
-		refused := guard.Blocking(d.e.Judge.Guards(i.Plan, Facts{Now: d.e.Now(), Node: node, Gang: g, Incident: &i, Seen: i.Faults[0].Seen}, all))
+		refused := guard.Blocking(verdicts)
 		if len(refused) == 0 {
 			return nil
 		}
@@ -253,6 +254,29 @@ func (d *driver) stillAllowed(ctx context.Context, i Incident) error {
 		case <-t.C:
 		}
 	}
+}
+
+// guards asks for each node that the plan would take, or for the fault's node when it takes none: all verdicts of the first that
+// is refused, else of the last.
+func (d *driver) guards(p *Plan, f Facts, i Incident) ([]guard.Verdict, error) {
+	nodes := i.FaultyNodes()
+	if !p.Cordon || len(nodes) == 0 {
+		nodes = []string{i.Faults[0].Node}
+	}
+	_, all := d.e.Incidents()
+	var verdicts []guard.Verdict
+	for _, name := range nodes {
+		node, err := d.e.Cluster.NodeState(name)
+		if err != nil && !errors.Is(err, cluster.ErrNotFound) {
+			return nil, err
+		}
+		f.Node = node
+		verdicts = d.e.Judge.Guards(p, f, all)
+		if len(guard.Blocking(verdicts)) > 0 {
+			break
+		}
+	}
+	return verdicts, nil
 }
 
 func (d *driver) tellNode(ctx context.Context, node string, i Incident) {

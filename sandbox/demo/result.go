@@ -78,10 +78,15 @@ func (r *Result) fail(format string, a ...any) {
 }
 
 // fill takes over what the incident says.
-func (r *Result) fill(i incident.Incident, fault time.Time) {
-	r.Incident, r.Restart, r.Signal = i.ID, i.Path, i.Faults[0].Signal
+func (r *Result) fill(i incident.Incident, node string, fault time.Time) {
+	r.Incident, r.Restart = i.ID, i.Path
 	r.Phases = phases(i, fault)
-	r.FaultyNode = i.Faults[0].Node
+	r.FaultyNode = node
+	for _, f := range i.Faults { // a survivor's cry may have come first
+		if r.Signal == "" || f.Moves && f.Node == node {
+			r.Signal = f.Signal
+		}
+	}
 	r.NewNode, r.Placement = r.FaultyNode, "same-node"
 	for _, m := range i.Moves {
 		if m.From == r.FaultyNode && m.Decision != nil {

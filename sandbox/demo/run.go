@@ -178,7 +178,7 @@ func (s *stage) recover(ctx context.Context, j *job, c scenario, show func(strin
 		r.fail("%v", err)
 		return r
 	}
-	r.fill(i, in.At)
+	r.fill(i, in.Node, in.At)
 	if !r.OK {
 		return r
 	}

@@ -19,7 +19,10 @@ import (
 	"github.com/pitcrew/pitcrew/sandbox"
 )
 
-const clusterName = "sandbox"
+const (
+	clusterName     = "sandbox"
+	systemNamespace = "pitcrew-system"
+)
 
 // stage is a running sandbox with all of Pitcrew on it.
 type stage struct {
@@ -59,6 +62,9 @@ func setUp(ctx context.Context, o stageOptions) (_ *stage, err error) {
 		}
 	}()
 	s.say("%d nodes ready: rack-a and rack-b, 8 simulated GPUs each", len(s.box.Nodes()))
+	if err := s.box.CreateNamespace(ctx, systemNamespace, nil); err != nil {
+		return nil, err
+	}
 	if err := s.startBus(ctx); err != nil {
 		return nil, err
 	}
