@@ -1,0 +1,83 @@
+package xidreceiver
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// Events missed while the agent was down: sichek 121, and every one-shot reader.
+func TestARestartRepeatsNothingAsNewsAndMissesNothing(t *testing.T) {
+	r := newRig(t).start()
+	r.log.write("NVRM: GPU at PCI:0000:1b:00: GPU-aeab3757-56a6-7e30-3f7c-1f322454bde2")
+	r.log.xid("0000:1a:00", 79)
+	first := r.next()
+	r.stop()
+	r.log.xid("0000:1b:00", 48) // while the agent is down
+	r.start()
+	again, missed := r.next(), r.next()
+	if again.code() != 79 || !again.flag(attrHistory) || again.attrs[attrSeq] != first.attrs[attrSeq] || again.attrs[attrBootID] != first.attrs[attrBootID] {
+		t.Errorf("the published one: %+v", again)
+	}
+	if missed.code() != 48 || missed.flag(attrHistory) || missed.attrs[attrHardwareID] == nil {
+		t.Errorf("the missed one: %+v", missed)
+	}
+	r.nothingElse()
+}
+
+func TestAfterARestartOldLinesThatWereMissedAreNews(t *testing.T) {
+	r := newRig(t).start()
+	r.log.xid("0000:1a:00", 31)
+	r.next()
+	r.stop()
+	r.cfg.NewsWindow = 0 // by age alone it would be history
+	r.log.xid("0000:1b:00", 79)
+	r.start()
+	r.next()
+	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func TestEventsOfAnEarlierBootAreHistory(t *testing.T) {
+	r := newRig(t)
+	r.log.xid("0000:1a:00", 79)
+	r.log.xid("0000:1a:00", 45)
+	r.log.seq = 0 // a log that was kept over a boot
+	r.log.xid("0000:1b:00", 31)
+	r.start()
+	for _, want := range []struct {
+		code    int
+		history bool
+	}{{79, true}, {45, true}, {31, false}} {
+		if rec := r.next(); rec.code() != want.code || rec.flag(attrHistory) != want.history {
+			t.Errorf("%+v", rec)
+		}
+	}
+	// And from beyond the present: an earlier boot was up for longer.
+	r = newRig(t)
+	r.log.age = -time.Hour
+	r.log.xid("0000:1a:00", 79)
+	r.start()
+	if rec := r.next(); !rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func TestLinesLostWhileTheAgentWasDownAreSaid(t *testing.T) {
+	r := newRig(t).start()
+	r.log.xid("0000:1a:00", 31)
+	r.next()
+	r.stop()
+	r.log.seq += 10
+	r.log.create() // the ring has turned over
+	r.log.xid("0000:1b:00", 79)
+	r.start()
+	got := []string{r.next().event, r.next().event}
+	if !slices.Contains(got, eventLinesLost) || !slices.Contains(got, "pitcrew.kernel.xid") {
+		t.Errorf("%v", got)
+	}
+	if n := r.metric(metricLost); n != 10 {
+		t.Errorf("%d lost", n)
+	}
+}

@@ -1,0 +1,152 @@
+package xidreceiver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/collector/component/componentstatus"
+	"go.opentelemetry.io/collector/consumer/consumererror"
+	"golang.org/x/sys/unix"
+
+	"github.com/pitcrew/pitcrew/receivers/xidreceiver/internal/tail"
+)
+
+func TestAnEventThatThePipelineRefusesIsTriedAgain(t *testing.T) {
+	r := newRig(t)
+	var tries atomic.Int64
+	r.refuse = func() error {
+		if tries.Add(1) < 3 {
+			return errors.New("queue is full")
+		}
+		return nil
+	}
+	r.start()
+	r.log.xid("0000:1a:00", 79)
+	if rec := r.next(); rec.code() != 79 || tries.Load() != 3 {
+		t.Errorf("%+v after %d tries", rec, tries.Load())
+	}
+}
+
+func TestAnEventThatWasNeverTakenIsNewsAfterARestart(t *testing.T) {
+	r := newRig(t)
+	asked := make(chan struct{}, 100)
+	r.refuse = func() error { asked <- struct{}{}; return errors.New("queue is full") }
+	r.start()
+	r.log.xid("0000:1a:00", 79)
+	<-asked
+	r.stop()
+	r.refuse = nil
+	r.start()
+	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func TestAnEventRefusedForGoodIsCountedAndDoesNotStopTheOthers(t *testing.T) {
+	r := newRig(t)
+	var tries atomic.Int64
+	r.refuse = func() error {
+		if tries.Add(1) == 1 {
+			return consumererror.NewPermanent(errors.New("too large"))
+		}
+		return nil
+	}
+	r.start()
+	r.log.xid("0000:1a:00", 31)
+	r.log.xid("0000:1b:00", 79)
+	if rec := r.next(); rec.code() != 79 {
+		t.Errorf("%+v", rec)
+	}
+	if n := r.metric(metricRefused); n != 1 {
+		t.Errorf("%d refused", n)
+	}
+}
+
+func TestALogThatIsNotThereIsWaitedFor(t *testing.T) {
+	r := newRig(t)
+	dir := filepath.Dir(r.cfg.Path)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	if err := r.status(componentstatus.StatusRecoverableError); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+	if n := r.said.FilterMessageSnippet("cannot be read").Len(); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	begun := time.Now()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.log.create()
+	r.log.xid("0000:1a:00", 79)
+	if rec := r.next(); rec.code() != 79 {
+		t.Errorf("%+v", rec)
+	}
+	if d := time.Since(begun); d >= retryUnwatched {
+		t.Errorf("taken after %v: by the clock, not by the watch", d)
+	}
+	r.status(componentstatus.StatusOK)
+	if n := r.said.FilterMessageSnippet("cannot be read").Len(); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+}
+
+func TestALogThatMayNotBeReadIsReadOnceItMay(t *testing.T) {
+	r := newRig(t)
+	var closed atomic.Bool // root may read anything, so the refusal is made here
+	closed.Store(true)
+	r.open = func(ctx context.Context, path string) (tail.Source, error) {
+		if closed.Load() {
+			return nil, &os.PathError{Op: "open", Path: path, Err: unix.EPERM}
+		}
+		return tail.Open(ctx, path)
+	}
+	r.start()
+	r.status(componentstatus.StatusRecoverableError)
+	said := r.said.FilterMessageSnippet("cannot be read").All()
+	if len(said) != 1 || !strings.Contains(said[0].ContextMap()["remedy"].(string), "CAP_SYSLOG") {
+		t.Errorf("%v", said)
+	}
+	r.log.xid("0000:1a:00", 79)
+	closed.Store(false)
+	begun := time.Now()
+	if err := os.Chmod(r.cfg.Path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if rec := r.next(); rec.code() != 79 || time.Since(begun) >= retryUnwatched {
+		t.Errorf("%+v after %v", rec, time.Since(begun))
+	}
+}
+
+func TestALogThatVanishesIsTakenUpWhenItIsBack(t *testing.T) {
+	r := newRig(t).start()
+	r.log.xid("0000:1a:00", 31)
+	r.next()
+	if err := os.Remove(r.cfg.Path); err != nil {
+		t.Fatal(err)
+	}
+	r.status(componentstatus.StatusRecoverableError)
+	r.log.create()
+	r.log.xid("0000:1b:00", 79)
+	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+		t.Errorf("%+v", rec)
+	}
+	r.status(componentstatus.StatusOK)
+}
+
+func TestSomethingThatIsNoLogIsSaidSo(t *testing.T) {
+	r := newRig(t)
+	r.cfg.Path = filepath.Dir(r.cfg.Path)
+	r.start()
+	if err := r.status(componentstatus.StatusRecoverableError); err == nil || !strings.Contains(err.Error(), "neither a device, a pipe nor a file") {
+		t.Errorf("%v", err)
+	}
+}
