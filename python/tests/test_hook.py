@@ -46,6 +46,7 @@ def test_the_hello_says_who_it_is(hook, tmp_path):
 def test_the_ring_follows_steps_and_sections(hook, tmp_path):
     h, pod = hook(), Pod(tmp_path)
     assert pod.ring(0)["section_name"] == "setup"
+    began = time.monotonic_ns()
     h.step(0.5, grad_norm=1.5, samples=7)
     assert (pod.ring(0)["section_name"], pod.ring(0)["step"]) == ("step", 1)
     with h.section("eval"):
@@ -55,14 +56,15 @@ def test_the_ring_follows_steps_and_sections(hook, tmp_path):
         time.sleep(0.05)
     assert pod.ring(0)["section_name"] == "step"
     h.step(float("nan"))
+    took = time.monotonic_ns() - began
     from pitcrew_torch import ring
 
     first, second = ring.read(pod.path("local-0.ring"))["records"]
     assert (first["loss"], first["grad_norm"], first["samples"], first["flags"]) == (0.5, 1.5, 7, 3)
     assert second["flags"] == 5  # a loss, and not finite
-    assert second["duration_ns"] < 50_000_000  # the evaluation is no part of the step
+    assert second["duration_ns"] <= took - 50_000_000  # the evaluation is no part of the step
     beat = pod.ring(0)["heartbeat_ns"]
-    wait_until(lambda: pod.ring(0)["heartbeat_ns"] > beat, 2, "a heartbeat")
+    wait_until(lambda: pod.ring(0)["heartbeat_ns"] > beat, 10, "a heartbeat")
 
 
 def test_a_rank_that_found_no_checkpoint_says_so_too(hook, tmp_path):
