@@ -48,6 +48,7 @@ class Job:
         process = subprocess.Popen(
             argv, env=self.environment(pod, **env), stdout=out, stderr=subprocess.STDOUT, cwd=self.root, process_group=0
         )
+        out.close()
         process.out = Path(out.name)
         self._processes.append(process)
         return process, Pod(self.root / (pod or "none"))
