@@ -199,6 +199,21 @@ func TestRecreatingAGangReplacesEveryPodAndCountsNoFailure(t *testing.T) {
 	}
 }
 
+func TestASuspendedGangIsNotWaitedForWithThePodsOwnLongGrace(t *testing.T) {
+	s := kube(t)
+	c := start(t, asRemediator(s), cluster.Options{})
+	job, g := gang(t, s, c, 2, func(j *batchv1.Job) {
+		grace := int64(60)
+		j.Spec.Template.Spec.TerminationGracePeriodSeconds = &grace
+		j.Spec.Template.Spec.Containers[0].Command = []string{"/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.2; done"}
+	})
+	recreate(t, c, job, g, cluster.BySuspend, false)
+	j, err := s.Client().BatchV1().Jobs("default").Get(t.Context(), job.Name, metav1.GetOptions{})
+	if err != nil || j.Status.Failed != 0 {
+		t.Errorf("%+v, %v", j.Status, err)
+	}
+}
+
 func recreate(t *testing.T, c *cluster.Cluster, job event.Job, g cluster.Gang, want cluster.Way, allow bool) cluster.Gang {
 	t.Helper()
 	var intended cluster.Way

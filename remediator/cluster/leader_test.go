@@ -41,7 +41,7 @@ func TestLeadersFollowEachOtherWithGrowingTokensAndNeverMeet(t *testing.T) {
 	first, stopFirst := context.WithCancel(t.Context())
 	second, stopSecond := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
-	go func() { ended <- run(first, "one", 500*time.Millisecond) }()
+	go func() { ended <- run(first, "one", 4*time.Second) /* longer than the lease would last */ }()
 	eventually(t, "a leader", func() bool { return leading.Load() == 1 })
 	go func() { ended <- run(second, "two", 0) }()
 	time.Sleep(300 * time.Millisecond)

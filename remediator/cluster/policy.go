@@ -25,9 +25,6 @@ const (
 	SteerGate   Steering = "gate"   // only where the job's template has the scheduling gate GatePlacement, see LiftGate
 )
 
-// GatePlacement is the scheduling gate of job templates on clusters without MutatingAdmissionPolicy v1.
-const GatePlacement = "pitcrew.dev/placement"
-
 // policyKinds are the objects of deploy/placement-policy.yaml.
 var policyKinds = map[string]schema.GroupVersionResource{
 	"MutatingAdmissionPolicy":        admissionv1.SchemeGroupVersion.WithResource("mutatingadmissionpolicies"),

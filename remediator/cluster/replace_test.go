@@ -198,24 +198,49 @@ func TestTheFinalizerComesBackAfterACrashBetweenLiftingItAndTheEviction(t *testi
 	}
 }
 
-func TestAPodThatEndsByItselfMeanwhileIsNotEvicted(t *testing.T) {
+// A pod may end by itself while it is being replaced: before its finalizer is lifted, or between that and the eviction.
+func TestAPodThatEndsByItselfMeanwhileIsNotEvictedAndIsCounted(t *testing.T) {
 	s := kube(t)
-	c := start(t, asRemediator(s), cluster.Options{})
-	_, g := gang(t, s, c, 1)
-	m := g.Members[0]
-	o := fast
-	o.Intent = func(ctx context.Context) error {
-		body := []byte(`{"status":{"phase":"Succeeded"}}`)
-		_, err := s.Client().CoreV1().Pods(m.Namespace).Patch(ctx, m.Pod, "application/merge-patch+json", body, metav1.PatchOptions{}, "status")
+	succeed := func(m cluster.Member) error {
+		_, err := s.Client().CoreV1().Pods(m.Namespace).Patch(context.Background(), m.Pod, "application/merge-patch+json",
+			[]byte(`{"status":{"phase":"Succeeded"}}`), metav1.PatchOptions{}, "status")
 		return err
 	}
-	if _, err := c.ReplacePod(within(t), m, o); !errors.Is(err, cluster.ErrFinished) {
-		t.Fatal(err)
+	for when, evictionsBefore := range map[string]int32{"before": 0, "between": 2} {
+		t.Run(when, func(t *testing.T) {
+			var m cluster.Member
+			seen := atomic.Int32{}
+			cfg := asRemediator(s)
+			cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return roundTripper(func(r *http.Request) (*http.Response, error) {
+					if isEviction(r) && seen.Add(1) == evictionsBefore { // the second is no dry run
+						if err := succeed(m); err != nil {
+							t.Error(err)
+						}
+					}
+					return next.RoundTrip(r)
+				})
+			})
+			var w writes
+			c := start(t, cfg, cluster.Options{Audit: w.hook})
+			_, g := gang(t, s, c, 1)
+			m = g.Members[0]
+			o := fast
+			if evictionsBefore == 0 {
+				o.Intent = func(context.Context) error { return succeed(m) }
+			}
+			if _, err := c.ReplacePod(within(t), m, o); !errors.Is(err, cluster.ErrFinished) {
+				t.Fatal(err)
+			}
+			if n := w.accepted("evict", "Pod"); n != 0 {
+				t.Errorf("it was evicted %d times", n)
+			}
+			eventually(t, "the Job's count", func() bool { // with the finalizer back the Job controller counts it, and takes it off itself
+				j, err := s.Client().BatchV1().Jobs("default").Get(t.Context(), g.Job.Name, metav1.GetOptions{})
+				return err == nil && j.Status.Succeeded == 1
+			})
+		})
 	}
-	eventually(t, "the Job's count", func() bool { // with the finalizer back the Job controller counts it and then takes it off itself
-		j, err := s.Client().BatchV1().Jobs("default").Get(t.Context(), g.Job.Name, metav1.GetOptions{})
-		return err == nil && j.Status.Succeeded == 1
-	})
 }
 
 func TestALostNodesPodIsReplacedByForce(t *testing.T) {

@@ -39,9 +39,7 @@ func slimPod(o any) (any, error) {
 		DeletionTimestamp: p.DeletionTimestamp, DeletionGracePeriodSeconds: p.DeletionGracePeriodSeconds}}
 	s.Spec.NodeName = p.Spec.NodeName
 	s.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests(&p.Spec)}}}
-	for _, gate := range p.Spec.SchedulingGates {
-		s.Spec.SchedulingGates = append(s.Spec.SchedulingGates, gate)
-	}
+	s.Spec.SchedulingGates = p.Spec.SchedulingGates
 	s.Status = corev1.PodStatus{Phase: p.Status.Phase, Reason: p.Status.Reason, PodIP: p.Status.PodIP, StartTime: p.Status.StartTime,
 		NominatedNodeName: p.Status.NominatedNodeName}
 	for _, cond := range p.Status.Conditions {
