@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -47,6 +48,7 @@ type Bus struct {
 	cluster string
 	opts    Options
 	log     *slog.Logger
+	ensured atomic.Bool // on the present connection
 }
 
 // Connect dials NATS. It does not wait for the server: a client that starts first connects when the server comes. Only
@@ -71,6 +73,7 @@ func Connect(o Options) (*Bus, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	log := o.Logger.With("nats", o.URL)
+	b := &Bus{cluster: o.Cluster, opts: o, log: log}
 	opts := []nats.Option{
 		nats.Name(o.Name), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
 		nats.ReconnectWait(200 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, time.Second),
@@ -81,7 +84,10 @@ func Connect(o Options) (*Bus, error) {
 				log.Warn("disconnected from NATS; reconnecting", "error", err)
 			}
 		}),
-		nats.ReconnectHandler(func(*nats.Conn) { log.Info("connected to NATS") }),
+		nats.ReconnectHandler(func(*nats.Conn) {
+			b.ensured.Store(false) // it may be another server, with an empty folder
+			log.Info("connected to NATS")
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("nats", "error", err) }),
 	}
 	if o.Creds != "" {
@@ -99,7 +105,8 @@ func Connect(o Options) (*Bus, error) {
 		nc.Close()
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}
-	return &Bus{nc: nc, js: js, cluster: o.Cluster, opts: o, log: log}, nil
+	b.nc, b.js = nc, js
+	return b, nil
 }
 
 // Cluster is the name under which this bus publishes.
@@ -119,7 +126,14 @@ func (b *Bus) Wait(ctx context.Context) error {
 		case <-status:
 		}
 	}
-	return b.ensure(ctx)
+	if b.ensured.Load() {
+		return nil
+	}
+	if err := b.ensure(ctx); err != nil {
+		return err
+	}
+	b.ensured.Store(true)
+	return nil
 }
 
 // ensure makes the streams and buckets, or accepts them as an operator made them.

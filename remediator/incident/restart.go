@@ -163,6 +163,9 @@ func seatMoves(i *Incident, g *cluster.Gang) {
 	for k, mv := range i.Moves {
 		if m := g.Member(mv.Index); m.PodUID != mv.OldUID {
 			i.Moves[k].NewPod, i.Moves[k].NewUID = m.Pod, m.PodUID
+			if mv.To == "" { // the scheduler's choice
+				i.Moves[k].To = m.Node
+			}
 		}
 	}
 }

@@ -89,7 +89,14 @@ func (r *Result) fill(i incident.Incident, node string, fault time.Time) {
 	}
 	r.NewNode, r.Placement = r.FaultyNode, "same-node"
 	for _, m := range i.Moves {
-		if m.From == r.FaultyNode && m.Decision != nil {
+		switch {
+		case m.From != r.FaultyNode:
+		case m.Decision == nil:
+			r.NewNode = m.To
+			if m.To != m.From {
+				r.Placement = "scheduler"
+			}
+		default:
 			r.NewNode, r.Placement = m.To, "equivalent"
 			if m.TierLoss > 0 {
 				r.Placement = fmt.Sprintf("degraded by %d", m.TierLoss)
