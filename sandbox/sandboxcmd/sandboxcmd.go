@@ -45,7 +45,7 @@ func Command() *cobra.Command {
 		}}
 	cmd.PersistentFlags().StringVar(&o.dir, "dir", DefaultDir(), "state directory")
 	cmd.PersistentFlags().StringVarP(&o.output, "output", "o", "", "output format: json, or empty for text")
-	cmd.AddCommand(o.up(), o.down(), o.status(), o.fault(), o.repair(), o.logs())
+	cmd.AddCommand(o.setup(), o.up(), o.down(), o.status(), o.fault(), o.repair(), o.logs())
 	return cmd
 }
 
