@@ -62,11 +62,11 @@ type Finding struct {
 	Joins                bool // opened within the refractory time of an earlier one: the same story
 	Samples              int  // while open
 	Lost                 float64
-	sum                  float64
+	sum, worst           float64
 }
 
 // decide opens, keeps and ends the finding of a series.
-func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, y, ref, raw, dt, scale, unit float64, out *Verdict) {
+func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, ref, r, raw, dt, unit float64, guard bool, out *Verdict) {
 	hf, hs := e.limits(s)
 	zf, zs := math.Abs(float64(s.fast))/hf, math.Abs(float64(s.slow))/hs
 	z := math.Max(zf, zs)
@@ -80,6 +80,7 @@ func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, y, ref, raw, dt, 
 		switch {
 		case stall && s.t >= s.until:
 			w, out.Score = Stall, math.Max(out.Score, 0.9)
+		case guard:
 		case z >= 1:
 			w = Spike
 			if zf < 1 {
@@ -100,12 +101,10 @@ func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, y, ref, raw, dt, 
 		f.Lost += dt * (1 - math.Exp(-raw))
 	}
 	out.Score = math.Max(out.Score, AlarmScore)
-	// Back in the band: the middle of the residuals, not one of them.
-	back := math.Max(closeShare*math.Min(hf, math.Abs(f.Ratio)), 2*scale)
-	if f.What == Drift {
-		back = math.Max(closeShare*hs, scale)
-	}
-	ended := math.Abs(raw) < math.Min(back, backMost(f, hf))
+	// Back in the band: a short mean, as odd and even steps may differ, and below half of the worst that was seen.
+	s.near += float32(closeRate * (r - float64(s.near)))
+	f.worst = math.Max(f.worst, math.Max(math.Abs(float64(s.fast)), math.Abs(float64(s.slow))))
+	ended := math.Abs(float64(s.near)) < 0.5*math.Max(f.worst, math.Min(hf, hs))
 	if f.What == Flatline {
 		ended = s.equal == 0
 	}
@@ -122,16 +121,16 @@ func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, y, ref, raw, dt, 
 	if f.Severity == Info {
 		accept = math.Min(accept, seconds(untoldAccept))
 	}
-	if float64(s.t-f.Opened)*1e-9 >= accept && f.What != Flatline {
-		k.loc += float32(float64(s.fast) * unit)
+	if float64(s.t-f.Onset)*1e-9 >= accept && f.What != Flatline && s.since >= ringSize {
+		par := k.par
+		s.start(k)
+		k.par, k.n = par, min(k.n, 2*warmSamples)
 		e.ends(id, s, f, StateAccepted, out)
 	}
 }
 
-const closeShare = 0.6
-
-// backMost keeps the band of return below what opened the finding.
-func backMost(f *Finding, h float64) float64 { return math.Max(0.5*math.Abs(f.Ratio), 0.5*h) }
+// closeRate is the weight of the newest residual in the mean that ends a finding.
+const closeRate = 1.0 / 3
 
 func (e *Engine) opens(id ID, s *state, k *slot, x Sample, v, ref, unit float64, w What, out *Verdict) {
 	sev := Info
@@ -150,14 +149,14 @@ func (e *Engine) opens(id ID, s *state, k *slot, x Sample, v, ref, unit float64,
 	f := &Finding{
 		Series: id, What: w, Severity: sev, Onset: onset, Opened: s.t, Value: v, Expected: b.Expected, Lower: b.Lower, Upper: b.Upper,
 		Score: out.Score, Asked: e.cfg.Asked, Ratio: float64(s.fast), Baseline: base, Age: int(k.n), Phase: s.phase, Workload: x.Workload,
-		Joins: s.t < s.until,
+		Joins: s.ended != 0 && float64(s.t-s.ended)*1e-9 < joinSeconds,
 	}
 	if math.Abs(float64(s.slow)) > math.Abs(f.Ratio) {
 		f.Ratio = float64(s.slow)
 	}
 	e.open[id] = f
 	e.counts.Findings++
-	s.what, s.good, s.onset, s.severity = uint8(w), 0, onset, uint8(sev)
+	s.what, s.good, s.onset, s.severity, s.near = uint8(w), 0, onset, uint8(sev), float32(f.Ratio)
 	out.Change, out.Alarm = Opened, true
 }
 
@@ -177,6 +176,7 @@ func (e *Engine) ends(id ID, s *state, f *Finding, st State, out *Verdict) {
 	s.fast, s.slow = 0, 0
 	s.fastTail.peak, s.slowTail.peak, s.block, s.blockN = 0, 0, 0, 0
 	s.set(flagAccept, st == StateAccepted)
+	s.ended = s.t
 	s.until = s.t + int64(refractory(e.cfg.Asked)*1e9)
 	out.Change, out.Alarm = Cleared, false
 	if st == StateAccepted {
@@ -184,8 +184,19 @@ func (e *Engine) ends(id ID, s *state, f *Finding, st State, out *Verdict) {
 	}
 }
 
-// refractory is the time in which weak evidence opens nothing new: a fifth of the asked interval, ten seconds to ten minutes.
-func refractory(asked float64) float64 { return clampTo(0.2*3600/asked, 10, 600) }
+// refractory is the time in which weak evidence opens nothing new: a fifth of the asked interval where many onsets are asked
+// for; where few are, the threshold is rare enough by itself and a fault right after another must not be missed.
+func refractory(asked float64) float64 {
+	if asked < 1 {
+		return refractoryLeast
+	}
+	return clampTo(0.2*3600/asked, refractoryLeast, 120)
+}
+
+const (
+	refractoryLeast = 5.0
+	joinSeconds     = 600.0 // onsets within it of the last end are told as one story
+)
 
 // Finding returns the open or just ended finding of a series; nil: it has none.
 func (e *Engine) Finding(id ID) *Finding { return e.open[id] }
@@ -195,8 +206,7 @@ func (e *Engine) band(s *state, k *slot, ref, unit float64, out Verdict) Verdict
 	hf, hs := e.limits(s)
 	h := math.Min(hf, hs)
 	par := float64(k.par)
-	if !k.odd { // odd was toggled: the sample at hand was odd
-	} else {
+	if k.odd { // toggled: the sample at hand was an even one
 		par = -par
 	}
 	c := float64(k.loc) + par*unit

@@ -19,12 +19,14 @@ type state struct {
 	rise  int64 // since when the evidence points one way
 	onset int64 // of the open finding
 	until int64 // refractory
+	ended int64 // the last finding
 	prev  float64
 
 	slots [phases]slot
 	ring  [ringSize]float32
 
-	fast, slow         float32
+	recent, carry, old float32 // mean of the last few residuals; what of a fault crosses a told change
+	fast, slow, near   float32 // evidence; near: of the end of a finding
 	fastTail, slowTail tail
 	every              float32 // interval, s
 	quantum            float32 // least change seen
@@ -33,8 +35,9 @@ type state struct {
 
 	blockN, equal, longest, since uint16 // samples: in the block, equal in a row, the longest such run, since a change
 	phase, kind, what, good       uint8
-	severity                      uint8
+	severity, at                  uint8
 	flags                         uint8
+	leaning                       int8
 }
 
 // StateSize is the bytes of core state per series.
@@ -47,7 +50,6 @@ const (
 	flagRatio                     // by logarithm
 	flagRise                      // evidence pointed up at rise
 	flagAccept                    // its last finding was accepted, not cleared
-	flagRate                      // a counter whose last value is known
 )
 
 func (s *state) is(f uint8) bool { return s.flags&f != 0 }

@@ -16,11 +16,11 @@ const (
 	tailShare  = 0.1 // of blocks above q
 	tailPrior  = 8   // blocks' weight of the prior of b
 	tailBlocks = 4   // before the threshold is the series' own
-	excessClip = 8   // mean excesses that one block may teach
+	excessClip = 3   // mean excesses that one block may teach
 )
 
-// close ends a block. p is the asked share of blocks with an onset.
-func (t *tail) close(p float64) {
+// close ends a block. most is the mean excesses that it may teach, p the asked share of blocks with an onset.
+func (t *tail) close(p, most float64) {
 	m := float64(t.peak)
 	t.peak = 0
 	q, b := float64(t.q), float64(t.b)
@@ -28,12 +28,13 @@ func (t *tail) close(p float64) {
 		t.n++
 	}
 	n := float64(t.n)
-	if t.n == 1 {
-		q, b = m, tailPriorShare*m
+	if t.n <= tailBlocks {
+		q += (m - q) / n
+		b = tailPriorShare * q
 	} else {
 		step := math.Max(2/n, 0.05) * math.Max(b, 0.05*q)
 		if m > q {
-			e := math.Min(m-q, excessClip*math.Max(b, 1e-4))
+			e := math.Min(m-q, most*math.Max(b, 1e-4))
 			b += math.Max(1/(tailShare*n+tailPrior), 0.02) * (e - b)
 			q += math.Min(step*(1-tailShare)*2, m-q)
 		} else {

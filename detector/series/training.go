@@ -13,7 +13,7 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	}
 	e.interval(s, dt)
 	s.set(flagTold, x.Told)
-	e.changes(s, x, dt)
+	e.changes(id, s, x, dt)
 	if s.since < math.MaxUint16 {
 		s.since++
 	}
@@ -25,16 +25,15 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	if !ok { // a value that no logarithm has, in a series of ratios: as far below as evidence goes
 		y = float64(k.loc) - 1
 	}
-	if k.n < ringSize || int(k.n) < e.warm(s) && k.n%ringSize == 0 && !s.is(flagTold) {
-		if k.n < ringSize {
-			s.ring[k.n%ringSize] = float32(y)
-			k.n++
-			if k.n == ringSize {
-				s.start(k, v)
-			}
-			return e.unknown(s)
+	if warm := e.warm(s); int(k.n) < warm && (k.n < ringSize || warm > relearn) {
+		s.keep(y)
+		if k.n++; k.n%ringSize == 0 {
+			s.start(k)
+			s.carried(k)
 		}
+		return e.unknown(s)
 	}
+	s.keep(y)
 	scale, unit := s.units(k, v)
 	r := (y - float64(k.loc)) / unit
 	par := float64(k.par)
@@ -48,12 +47,17 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	r = clamp(r, math.Max(clip, 4*scale))
 	guard := s.since <= guardSamples && s.since > 0 && int(k.n) >= ringSize
 	known := int(k.n) >= e.warm(s)
+	s.lean(r)
+	if s.moved(k) {
+		k.n, s.fast, s.slow = 0, 0, 0
+		return e.unknown(s)
+	}
 	if !guard && known {
 		e.gather(s, r, dt)
 	}
 	out := Verdict{Known: known}
-	if known && !guard {
-		e.decide(id, s, k, x, v, y, ref, raw, dt, scale, unit, &out)
+	if known {
+		e.decide(id, s, k, x, v, ref, r, raw, dt, unit, guard, &out)
 	}
 	if !guard && s.what == 0 {
 		s.learn(k, r, scale, unit, dt)
@@ -79,7 +83,7 @@ func (e *Engine) interval(s *state, dt float64) {
 }
 
 // changes takes in what is told: phase, workload, siblings; and silence.
-func (e *Engine) changes(s *state, x Sample, dt float64) {
+func (e *Engine) changes(id ID, s *state, x Sample, dt float64) {
 	phase := x.Phase
 	if phase >= phases {
 		phase = phases - 1
@@ -90,13 +94,24 @@ func (e *Engine) changes(s *state, x Sample, dt float64) {
 	}
 	sibling := x.Ref > 0
 	switch {
+	case x.Phase != 0: // only steps are aligned with siblings'
 	case sibling != s.is(flagSibling):
 		s.set(flagSibling, sibling)
 		s.forget()
 	case x.Workload != s.workload && sibling: // the siblings changed at the same step
 		s.since = 0
 	case x.Workload != s.workload:
+		carry := s.recent
+		if f := e.open[id]; s.what != 0 && f.Samples > 0 {
+			carry = float32(clamp(f.sum/float64(f.Samples), 1))
+		} else if n := math.Abs(float64(s.leaning)); n >= carryRow {
+			carry /= float32(1 - math.Pow(1-recentRate, n))
+		} else {
+			carry = 0
+		}
+		old := s.slots[0].loc
 		s.forget()
+		s.carry, s.old = carry, old
 	}
 	s.workload = x.Workload
 	if dt > math.Max(gapSeconds, gapIntervals*float64(s.every)) && s.slots[s.phase].n > ringSize {
@@ -113,7 +128,7 @@ func (s *state) forget() {
 		s.slots[i].n = 0
 	}
 	s.fast, s.slow, s.since, s.good = 0, 0, 0, 0
-	s.equal = 0
+	s.equal, s.leaning, s.recent, s.carry = 0, 0, 0, 0
 }
 
 func (e *Engine) warm(s *state) int {
@@ -138,14 +153,15 @@ func (s *state) transform(v float64, r float32) (y, ref float64, ok bool) {
 	return y, ref, true
 }
 
+// keep puts a value into the ring; an even number of them holds as many odd as even steps.
+func (s *state) keep(y float64) {
+	s.ring[s.at%ringSize] = float32(y)
+	s.at++
+}
+
 // start sets a baseline from the ring: its median, and as scale the median distance, pairs of odd and even samples taken out.
-func (s *state) start(k *slot, v float64) {
+func (s *state) start(k *slot) {
 	r := s.ring
-	var odd, even float32
-	for i := 0; i < ringSize; i += 2 {
-		even += r[i]
-		odd += r[i+1]
-	}
 	k.par = 0
 	slices.Sort(r[:])
 	k.loc = (r[ringSize/2-1] + r[ringSize/2]) / 2
@@ -175,10 +191,44 @@ func (s *state) units(k *slot, v float64) (scale, unit float64) {
 	return math.Max(sc/unit, math.Max(scaleFloor, math.Min(0.1, 0.3*float64(s.quantum)/unit))), unit
 }
 
+func (s *state) unitOf(k *slot) float64 {
+	_, u := s.units(k, math.Exp(float64(k.loc)))
+	return u
+}
+
+// lean counts samples in a row that lie beyond leanEach on one side.
+func (s *state) lean(r float64) {
+	switch {
+	case r > leanEach && s.leaning >= 0:
+		s.leaning = min(s.leaning+1, 100)
+	case r < -leanEach && s.leaning <= 0:
+		s.leaning = max(s.leaning-1, -100)
+	default:
+		s.leaning = 0
+	}
+	s.recent += float32(recentRate * (r - float64(s.recent)))
+}
+
+// carried takes a fault that was there before a told change out of the new baseline: it lasts, as far as anyone knows. Where the
+// level before the change is the level after it, there was no fault: the change was told some steps late.
+func (s *state) carried(k *slot) {
+	if s.carry != 0 && math.Abs(float64(k.loc-s.old)/s.unitOf(k)-float64(s.carry)) > sameLevel {
+		k.loc -= float32(float64(s.carry) * s.unitOf(k))
+	}
+	s.carry = 0
+}
+
+// moved says whether a baseline was learnt too early after a told change: at the old level, which the series then left.
+func (s *state) moved(k *slot) bool {
+	return s.is(flagTold) && s.what == 0 && s.old != 0 && k.n >= ringSize && k.n < lateSamples &&
+		(s.leaning >= leanRow || s.leaning <= -leanRow) && math.Abs(float64(k.loc-s.old)/s.unitOf(k)) < sameLevel
+}
+
 // gather takes a residual into the evidence and the tail models.
 func (e *Engine) gather(s *state, r, dt float64) {
-	a := clampTo(dt/fastSeconds, 1.0/256, 1.0/fastLeast)
-	b := clampTo(dt/slowSeconds, 1.0/1024, 1.0/slowLeast)
+	every := float64(s.every) // not dt: one long step is one piece of evidence
+	a := clampTo(every/fastSeconds, 1.0/256, 1.0/fastLeast)
+	b := clampTo(every/slowSeconds, 1.0/1024, 1.0/slowLeast)
 	was := s.fast
 	s.fast += float32(a * (r - float64(s.fast)))
 	s.slow += float32(b * (r - float64(s.slow)))
@@ -193,8 +243,12 @@ func (e *Engine) gather(s *state, r, dt float64) {
 	s.block += float32(dt)
 	if s.blockN++; s.blockN >= blockLeast && s.block >= blockSeconds {
 		p := e.cfg.Asked / 2 * float64(s.block) / 3600
-		s.fastTail.close(p)
-		s.slowTail.close(p)
+		most := float64(excessClip)
+		if math.Abs(float64(s.fast-s.slow)) > leanLeast {
+			most = 1
+		}
+		s.fastTail.close(p, most)
+		s.slowTail.close(p, most)
 		s.block, s.blockN = 0, 0
 	}
 }
@@ -216,30 +270,25 @@ func limit(t *tail, floor float64) float64 {
 	return math.Max(floor, float64(t.h))
 }
 
-// learn moves the baseline. While the evidence leans one way it learns slowly: a fault must not become normal before it is found.
+// learn moves the baseline. While the short evidence has left the long one it learns slowly: a fault must not become normal
+// before it is found. A lean that lasts is a trend, and is followed.
 func (s *state) learn(k *slot, r, scale, unit, dt float64) {
 	n := float64(k.n)
 	a := math.Max(1/(n+1), clampTo(dt/baseSeconds, 1.0/4096, 1.0/baseLeast))
 	if k.n < math.MaxUint16 {
 		k.n++
 	}
-	if math.Abs(float64(s.fast)) > floorFast/2 && n > warmSamples {
+	if math.Abs(float64(s.fast-s.slow)) > leanLeast && n > warmSamples || n < 100 && (s.leaning >= carryRow || s.leaning <= -carryRow) {
 		a /= 8
 	}
 	c := clamp(r, huber*scale)
 	k.loc += float32(a * c * unit)
-	sign := 1.0
-	if !k.odd { // the sample just judged was an odd one
-		sign = -1
-	}
-	_ = sign
-	if k.odd {
-		sign = 1 // it was even: it lies -par
+	if k.odd { // toggled: the sample at hand was an even one
 		k.par -= float32(a * c)
 	} else {
 		k.par += float32(a * c)
 	}
-	m := math.Min(math.Abs(r), huber*scale) * 1.2533
+	m := math.Min(math.Abs(r-float64(s.fast)), huber*scale) * 1.2533 // about the short mean: a lagging baseline is not noise
 	sc := float64(k.scale) / unit
 	k.scale += float32(math.Max(a, 0.01) * (m - sc) * unit)
 }
