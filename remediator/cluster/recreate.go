@@ -27,6 +27,7 @@ const (
 type RecreateOptions struct {
 	Incident     string
 	FastReplace  bool                             // as the policy allows it
+	Nudge        bool                             // as in ReplaceOptions
 	GraceSeconds int64                            // default 1
 	Force        func(Member) bool                // pods on lost nodes, which no kubelet will end
 	Intent       func(context.Context, Way) error // called once, before anything is changed
@@ -140,6 +141,15 @@ func (c *Cluster) replaceAll(ctx context.Context, pods []Member, o RecreateOptio
 		})
 	}
 	wait.Wait()
+	if o.Nudge && len(done.Outcomes) > 0 {
+		owners := map[string]bool{}
+		for _, m := range pods {
+			if !owners[m.OwnerUID] {
+				owners[m.OwnerUID] = true
+				c.nudge(ctx, m, o.Incident)
+			}
+		}
+	}
 	return errors.Join(errs...)
 }
 

@@ -20,7 +20,10 @@ type ReplaceOptions struct {
 	Incident string
 	// FastReplace lifts the Job controller's finalizer first, so that it makes the replacement at once instead of after its back-off
 	// (10 s, doubling), and counts no failure.
-	FastReplace  bool
+	FastReplace bool
+	// Nudge, with FastReplace, makes the Job controller act at once instead of within a second, by touching the Job's spec and putting
+	// it back, see nudge.
+	Nudge        bool
 	GraceSeconds int64 // given to the pod to end; 0 means 1, except with Force
 	// Force deletes without asking the kubelet, for a node that is lost. Budgets are not asked: the pod is disrupted already.
 	Force bool
@@ -65,9 +68,13 @@ func (c *Cluster) ReplacePod(ctx context.Context, m Member, o ReplaceOptions) (O
 	}
 	for range podTries {
 		outcome, err := r.try(ctx)
-		if !errors.Is(err, errAgain) {
-			return outcome, err
+		if errors.Is(err, errAgain) {
+			continue
 		}
+		if outcome == Evicted && o.FastReplace && o.Nudge {
+			c.nudge(ctx, m, o.Incident)
+		}
+		return outcome, err
 	}
 	return "", r.undo(ctx, ErrConflict)
 }

@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -92,6 +94,30 @@ func TestAStaleUIDIsNeverEvicted(t *testing.T) {
 	intact(t, s, g.Members[0])
 	if n := w.sent("evict", "Pod") + w.sent("patch", "Pod"); n > 0 {
 		t.Errorf("%d writes were sent", n)
+	}
+}
+
+func TestANudgeLeavesTheJobsSpecAsItWas(t *testing.T) {
+	s := kube(t)
+	var w writes
+	c := start(t, asRemediator(s), cluster.Options{Audit: w.hook})
+	for name, limit := range map[string]int32{"usual": 6, "highest": math.MaxInt32} {
+		job, g := gang(t, s, c, 1, func(j *batchv1.Job) { j.Name += name; j.Spec.BackoffLimit = &limit })
+		o := fast
+		o.Nudge = true
+		if out, err := c.ReplacePod(within(t), g.Members[0], o); err != nil || out != cluster.Evicted {
+			t.Fatalf("%s, %v", out, err)
+		}
+		if _, err := c.AwaitReplacement(within(t), g, 0, cluster.Created, g.Members[0].PodUID); err != nil {
+			t.Fatal(err)
+		}
+		j, err := s.Client().BatchV1().Jobs("default").Get(t.Context(), job.Name, metav1.GetOptions{})
+		if err != nil || *j.Spec.BackoffLimit != limit || j.Status.Failed != 0 {
+			t.Errorf("%s: limit %d, %d failures, %v", name, *j.Spec.BackoffLimit, j.Status.Failed, err)
+		}
+	}
+	if n := w.accepted("patch", "Job"); n != 4 {
+		t.Errorf("%d patches of Jobs, want 4", n)
 	}
 }
 

@@ -84,13 +84,19 @@ func evictions(t *testing.T, s *sandbox.Sandbox, m cluster.Member) (accepted int
 			RequestURI     string
 			ObjectRef      struct{ Name, Namespace, Subresource string }
 			ResponseStatus struct{ Code int }
-			RequestObject  struct{ DeleteOptions struct{ DryRun []string } }
+			RequestObject  json.RawMessage
 		}
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			t.Fatal(err)
 		}
-		if e.ObjectRef.Subresource == "eviction" && e.ObjectRef.Name == m.Pod && e.ObjectRef.Namespace == m.Namespace &&
-			len(e.RequestObject.DeleteOptions.DryRun) == 0 && e.ResponseStatus.Code/100 == 2 {
+		if e.ObjectRef.Subresource != "eviction" || e.ObjectRef.Name != m.Pod || e.ObjectRef.Namespace != m.Namespace || e.ResponseStatus.Code/100 != 2 {
+			continue
+		}
+		var asked struct{ DeleteOptions struct{ DryRun []string } }
+		if err := json.Unmarshal(e.RequestObject, &asked); err != nil {
+			t.Fatal(err)
+		}
+		if len(asked.DeleteOptions.DryRun) == 0 {
 			accepted++
 		}
 	}
