@@ -36,9 +36,9 @@ type auditEvent struct {
 	At time.Time `json:"requestReceivedTimestamp"`
 }
 
-// removals counts, by pod UID, the evictions and deletions of pods that the API server granted to Pitcrew since a moment, and says
-// which of them touched a pod outside namespace/job.
-func removals(file string, since time.Time, job string) (byUID map[string]int, strangers []string, err error) {
+// Removals counts, by pod UID, the evictions and deletions of pods that the API server granted to Pitcrew since a moment, and says
+// which of them touched a pod outside Namespace/job.
+func Removals(file string, since time.Time, job string) (byUID map[string]int, strangers []string, err error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, nil, err
@@ -64,7 +64,7 @@ func removals(file string, since time.Time, job string) (byUID map[string]int, s
 			return nil, nil, fmt.Errorf("%s of pod %s/%s carries no UID precondition", e.Verb, e.ObjectRef.Namespace, e.ObjectRef.Name)
 		}
 		byUID[uid]++
-		if e.ObjectRef.Namespace != namespace || !strings.HasPrefix(e.ObjectRef.Name, job+"-") {
+		if e.ObjectRef.Namespace != Namespace || !strings.HasPrefix(e.ObjectRef.Name, job+"-") {
 			strangers = append(strangers, e.ObjectRef.Namespace+"/"+e.ObjectRef.Name)
 		}
 	}

@@ -58,29 +58,25 @@ type Bench struct {
 }
 
 // plan cycles through faults, ranks and workload kinds so that each prefix of it is as mixed as it can be.
-func plan(n int, launcher string) []scenario {
-	out := make([]scenario, n)
+func plan(n int, launcher string) []Scenario {
+	out := make([]Scenario, n)
 	faults := sandbox.FaultKinds
 	for k := range out {
 		round := k / len(faults)
-		out[k] = scenario{
-			Fault: faults[k%len(faults)], Rank: (k + round) % worldSize, Launcher: launcher,
-			Workload: []string{kindJob, kindJobSet}[(k+round/2)%2],
+		out[k] = Scenario{
+			Fault: faults[k%len(faults)], Rank: (k + round) % WorldSize, Launcher: launcher,
+			Workload: []string{KindJob, KindJobSet}[(k+round/2)%2],
 		}
 	}
 	return out
 }
 
 func bench(ctx context.Context, n int, launcher, out, dir string, progress io.Writer) (Bench, error) {
-	s, err := setUp(ctx, stageOptions{dir: dir, jobset: true, progress: progress, guards: func(g *policy.Guards) {
-		// One sandbox is hurt again and again on purpose; an operator would repair in between, as this does.
-		g.CooldownPerNode, g.ActionBudget.Count, g.MaxNodesQuarantined.Count = 0, 10_000, 100
-		g.MaxNodesQuarantined.Percent = 100
-	}})
+	s, err := SetUp(ctx, StageOptions{Dir: dir, JobSet: true, Progress: progress, Policies: Relaxed})
 	if err != nil {
 		return Bench{}, err
 	}
-	defer s.close()
+	defer s.Close()
 	b := Bench{When: time.Now().UTC(), Machine: machine(), Launcher: launcher, N: n,
 		Simulated: "GPUs, nodes and network are simulated on one machine; control plane, NATS, gloo ranks and checkpoints are real; no CUDA, NCCL, image pull"}
 	var dirs []string
@@ -103,33 +99,41 @@ func bench(ctx context.Context, n int, launcher, out, dir string, progress io.Wr
 	return b, write(out, b)
 }
 
+// Relaxed takes back the guards that a sandbox trips which is hurt again and again on purpose; an operator would repair in between.
+func Relaxed(ps []policy.Policy) []policy.Policy {
+	return policy.WithGuards(ps, func(g *policy.Guards) {
+		g.CooldownPerNode, g.ActionBudget.Count = 0, 10_000
+		g.MaxNodesQuarantined = policy.Share{Count: 100, Percent: 100}
+	})
+}
+
 // one runs a scenario on a job of its own and makes the sandbox whole again.
-func (s *stage) one(ctx context.Context, name string, c scenario) (Result, string) {
+func (s *Stage) one(ctx context.Context, name string, c Scenario) (Result, string) {
 	r := Result{Fault: string(c.Fault), Rank: c.Rank, Launcher: c.Launcher, Workload: c.Workload, Trainer: s.trainer}
-	j, err := s.submit(ctx, name, c)
+	j, err := s.Submit(ctx, name, c)
 	if err != nil {
 		r.fail("submit: %v", err)
 		return r, ""
 	}
-	if err := s.reached(ctx, j, warmSteps, startsWithin); err != nil {
+	if err := s.Reached(ctx, j, warmSteps, startsWithin); err != nil {
 		r.fail("%v", err)
 	} else {
 		began := time.Now()
-		r = s.recover(ctx, j, c, nil)
+		r = s.Recover(ctx, j, c, nil)
 		s.checkAudit(began, j, &r)
 	}
-	if err := s.repair(ctx); err != nil {
+	if err := s.Repair(ctx); err != nil {
 		r.fail("repair: %v", err)
 	}
-	if err := s.remove(ctx, j); err != nil {
+	if err := s.Remove(ctx, j); err != nil {
 		r.fail("remove: %v", err)
 	}
-	return r, j.dir
+	return r, j.Dir
 }
 
 // checkAudit asks the API server's own record what Pitcrew did to pods.
-func (s *stage) checkAudit(since time.Time, j *job, r *Result) {
-	byUID, strangers, err := removals(s.box.AuditLog(), since, j.name)
+func (s *Stage) checkAudit(since time.Time, j *Job, r *Result) {
+	byUID, strangers, err := Removals(s.box.AuditLog(), since, j.Name)
 	if err != nil {
 		r.fail("audit log: %v", err)
 		return
@@ -144,20 +148,21 @@ func (s *stage) checkAudit(since time.Time, j *job, r *Result) {
 	}
 }
 
-// repair does what an operator does: mend the hardware and uncordon. Pitcrew obeys and takes its taint away.
-func (s *stage) repair(ctx context.Context) error {
+// Repair does what an operator does: mend the hardware and uncordon. Pitcrew obeys and takes its taint away.
+func (s *Stage) Repair(ctx context.Context) error {
 	for _, n := range s.box.Nodes() {
 		if err := s.box.Repair(ctx, n.Name); err != nil {
 			return err
 		}
-		if err := s.uncordon(ctx, n.Name); err != nil {
+		if err := s.Uncordon(ctx, n.Name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *stage) uncordon(ctx context.Context, name string) error {
+// Uncordon waits until a node takes pods and nothing of Pitcrew is on it.
+func (s *Stage) Uncordon(ctx context.Context, name string) error {
 	nodes := s.box.Client().CoreV1().Nodes()
 	return poll(ctx, 30*time.Second, func() (bool, error) {
 		n, err := nodes.Get(ctx, name, metav1.GetOptions{})
@@ -179,13 +184,13 @@ func (s *stage) uncordon(ctx context.Context, name string) error {
 }
 
 // compareLosses runs the training once without interruption and holds every run's losses against it.
-func (s *stage) compareLosses(ctx context.Context, b *Bench, dirs []string) error {
+func (s *Stage) compareLosses(ctx context.Context, b *Bench, dirs []string) error {
 	if s.trainer != "torch" {
 		return nil
 	}
 	most := int64(0)
 	for _, d := range dirs {
-		for rank := range worldSize {
+		for rank := range WorldSize {
 			if last, err := lastStep(d, rank); err == nil {
 				most = max(most, last)
 			}

@@ -25,7 +25,7 @@ func ignoreConflict(err error) error {
 }
 
 type flags struct {
-	c      scenario
+	c      Scenario
 	fault  string
 	keep   bool
 	output string
@@ -50,7 +50,7 @@ func Command() *cobra.Command {
 	p.StringVar(&f.fault, "fault", string(sandbox.XID79), "what breaks: "+strings.Join(faults, ", "))
 	p.IntVar(&f.c.Rank, "rank", 1, "the rank whose node it hits: 0 or 1")
 	p.StringVar(&f.c.Launcher, "launcher", sandbox.LauncherPitcrew, "pitcrew (only the faulty pod moves) or torchrun (the gang is recreated)")
-	p.StringVar(&f.c.Workload, "workload", kindJob, "job (Indexed Job) or jobset")
+	p.StringVar(&f.c.Workload, "workload", KindJob, "job (Indexed Job) or jobset")
 	p.BoolVar(&f.keep, "keep", false, "leave everything running afterwards, until Ctrl-C")
 	p.StringVarP(&f.output, "output", "o", "text", "text, or json: one object on standard output")
 	p.StringVar(&f.dir, "dir", "", "state directory; default a temporary one")
@@ -63,11 +63,11 @@ func (f *flags) check() error {
 	switch {
 	case !slices.Contains(sandbox.FaultKinds, f.c.Fault):
 		return fmt.Errorf("unknown fault %q; one of %v", f.fault, sandbox.FaultKinds)
-	case f.c.Rank < 0 || f.c.Rank >= worldSize:
-		return fmt.Errorf("rank %d does not exist; the demo's job has ranks 0 to %d", f.c.Rank, worldSize-1)
+	case f.c.Rank < 0 || f.c.Rank >= WorldSize:
+		return fmt.Errorf("rank %d does not exist; the demo's job has ranks 0 to %d", f.c.Rank, WorldSize-1)
 	case f.c.Launcher != sandbox.LauncherPitcrew && f.c.Launcher != sandbox.LauncherTorchrun:
 		return fmt.Errorf("unknown launcher %q; pitcrew or torchrun", f.c.Launcher)
-	case f.c.Workload != kindJob && f.c.Workload != kindJobSet:
+	case f.c.Workload != KindJob && f.c.Workload != KindJobSet:
 		return fmt.Errorf("unknown workload %q; job or jobset", f.c.Workload)
 	case f.output != "text" && f.output != "json":
 		return fmt.Errorf("unknown output %q; text or json", f.output)
@@ -83,22 +83,22 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 	if f.output == "json" {
 		story = progress
 	}
-	s, err := setUp(ctx, stageOptions{dir: f.dir, jobset: f.c.Workload == kindJobSet, progress: story})
+	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Progress: story})
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	began := time.Now()
-	j, err := s.submit(ctx, "llm", f.c)
+	j, err := s.Submit(ctx, "llm", f.c)
 	if err != nil {
 		return err
 	}
-	s.say("job %s/%s submitted: %d pods, %d real %s ranks (gloo), started by %s", namespace, j.name, worldSize, worldSize, s.trainer, f.c.Launcher)
-	if err := s.reached(ctx, j, warmSteps, startsWithin); err != nil {
+	s.say("job %s/%s submitted: %d pods, %d real %s ranks (gloo), started by %s", Namespace, j.Name, WorldSize, WorldSize, s.trainer, f.c.Launcher)
+	if err := s.Reached(ctx, j, warmSteps, startsWithin); err != nil {
 		return err
 	}
 	s.say("every rank is past step %d; now %s hits rank %d\n", warmSteps, f.c.Fault, f.c.Rank)
-	r := s.recover(ctx, j, f.c, func(l string) { s.say("%s", l) })
+	r := s.Recover(ctx, j, f.c, func(l string) { s.say("%s", l) })
 	s.checkAudit(began, j, &r)
 	if f.output == "json" {
 		if err := json.NewEncoder(out).Encode(r); err != nil {
@@ -117,9 +117,9 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 }
 
 // linger says how to look around, and waits for Ctrl-C.
-func (f *flags) linger(ctx context.Context, s *stage) {
+func (f *flags) linger(ctx context.Context, s *Stage) {
 	s.say("\nstill running; Ctrl-C ends it. Look around:")
-	s.say("  export KUBECONFIG=%s PITCREW_NATS=%s PITCREW_CLUSTER=%s", s.box.Kubeconfig(), s.url, clusterName)
+	s.say("  export KUBECONFIG=%s PITCREW_NATS=%s PITCREW_CLUSTER=%s", s.box.Kubeconfig(), s.url, ClusterName)
 	s.say("  pitcrew incident list        pitcrew incident show ID        kubectl get nodes,pods -A")
 	s.say("  logs: %s", s.box.Logs())
 	<-ctx.Done()

@@ -14,26 +14,26 @@ import (
 	"github.com/pitcrew/pitcrew/sandbox"
 )
 
-// line is one step as the trainer logged it.
-type line struct {
-	step    int64
-	loss    string // hexadecimal float: compared bit for bit
-	attempt int
-	at      float64 // unix seconds
+// Line is one step as the trainer logged it.
+type Line struct {
+	Step    int64
+	Loss    string // hexadecimal float: compared bit for bit
+	Attempt int
+	At      float64 // unix seconds
 }
 
 func logFile(dir string, rank int) string {
 	return filepath.Join(dir, fmt.Sprintf("rank-%d.log", rank))
 }
 
-// readLog reads a rank's log; a last line that is still being written is left out.
-func readLog(dir string, rank int) ([]line, error) {
+// ReadLog reads a rank's log; a last line that is still being written is left out.
+func ReadLog(dir string, rank int) ([]Line, error) {
 	f, err := os.Open(logFile(dir, rank))
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	var out []line
+	var out []Line
 	for s := bufio.NewScanner(f); s.Scan(); {
 		p := strings.Fields(s.Text())
 		if len(p) != 5 {
@@ -43,34 +43,34 @@ func readLog(dir string, rank int) ([]line, error) {
 		attempt, err2 := strconv.Atoi(p[2])
 		at, err3 := strconv.ParseFloat(p[4], 64)
 		if err1 == nil && err2 == nil && err3 == nil {
-			out = append(out, line{step, p[1], attempt, at})
+			out = append(out, Line{step, p[1], attempt, at})
 		}
 	}
 	return out, nil
 }
 
 func lastStep(dir string, rank int) (int64, error) {
-	l, err := readLog(dir, rank)
+	l, err := ReadLog(dir, rank)
 	if err != nil || len(l) == 0 {
 		return -1, err
 	}
-	return l[len(l)-1].step, nil
+	return l[len(l)-1].Step, nil
 }
 
 // resumedOnce checks that a rank's log goes up by one step at a time, but for the one return to the step after the resumed one.
 func resumedOnce(dir string, rank int, resumed int64) error {
-	l, err := readLog(dir, rank)
+	l, err := ReadLog(dir, rank)
 	if err != nil {
 		return err
 	}
 	returns := 0
 	for k := 1; k < len(l); k++ {
-		if l[k].step == l[k-1].step+1 && l[k].attempt == l[k-1].attempt {
+		if l[k].Step == l[k-1].Step+1 && l[k].Attempt == l[k-1].Attempt {
 			continue
 		}
 		returns++
-		if l[k].step != resumed+1 {
-			return fmt.Errorf("rank %d went from step %d to %d, not to the step after %d", rank, l[k-1].step, l[k].step, resumed)
+		if l[k].Step != resumed+1 {
+			return fmt.Errorf("rank %d went from step %d to %d, not to the step after %d", rank, l[k-1].Step, l[k].Step, resumed)
 		}
 	}
 	if returns > 1 { // none shows when no step was lost and stock torchrun numbers no attempts
@@ -105,7 +105,7 @@ func newestManifest(dir string, step int64) (int64, error) {
 }
 
 // reference runs the same training without interruption, as fast as it goes, and returns the losses by rank and step.
-func (s *stage) reference(ctx context.Context, steps int64) ([]map[int64]string, error) {
+func (s *Stage) reference(ctx context.Context, steps int64) ([]map[int64]string, error) {
 	dir := filepath.Join(s.box.Dir(), "train", "reference")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -114,22 +114,22 @@ func (s *stage) reference(ctx context.Context, steps int64) ([]map[int64]string,
 	if err != nil {
 		return nil, err
 	}
-	c := exec.CommandContext(ctx, s.python.Path, "-m", "pitcrew_torch.run", "--standalone", "--nproc-per-node", strconv.Itoa(worldSize),
+	c := exec.CommandContext(ctx, s.python.Path, "-m", "pitcrew_torch.run", "--standalone", "--nproc-per-node", strconv.Itoa(WorldSize),
 		filepath.Join(root, "sandbox", "trainer", "train.py"))
 	c.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(root, "python"), "PITCREW_TRAIN_LOG="+dir, "CKPT_DIR="+filepath.Join(dir, "ckpt"),
 		"CKPT_EVERY=1000000", "STEP_SECONDS=0", "TOTAL_STEPS="+strconv.FormatInt(steps, 10), "GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1")
 	if out, err := c.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("reference run: %w\n%s", err, out)
 	}
-	ref := make([]map[int64]string, worldSize)
-	for rank := range worldSize {
+	ref := make([]map[int64]string, WorldSize)
+	for rank := range WorldSize {
 		ref[rank] = map[int64]string{}
-		l, err := readLog(dir, rank)
+		l, err := ReadLog(dir, rank)
 		if err != nil {
 			return nil, err
 		}
 		for _, x := range l {
-			ref[rank][x.step] = x.loss
+			ref[rank][x.Step] = x.Loss
 		}
 	}
 	return ref, nil
@@ -137,18 +137,18 @@ func (s *stage) reference(ctx context.Context, steps int64) ([]map[int64]string,
 
 // differs names the first step whose loss is not bit for bit the reference's, or is empty.
 func differs(dir string, ref []map[int64]string) (string, error) {
-	for rank := range worldSize {
-		l, err := readLog(dir, rank)
+	for rank := range WorldSize {
+		l, err := ReadLog(dir, rank)
 		if err != nil {
 			return "", err
 		}
 		for _, x := range l {
-			want, ok := ref[rank][x.step]
+			want, ok := ref[rank][x.Step]
 			if !ok {
-				return fmt.Sprintf("rank %d: the reference has no step %d", rank, x.step), nil
+				return fmt.Sprintf("rank %d: the reference has no step %d", rank, x.Step), nil
 			}
-			if want != x.loss {
-				return fmt.Sprintf("rank %d, step %d, attempt %d: loss %s, uninterrupted %s", rank, x.step, x.attempt, x.loss, want), nil
+			if want != x.Loss {
+				return fmt.Sprintf("rank %d, step %d, attempt %d: loss %s, uninterrupted %s", rank, x.Step, x.Attempt, x.Loss, want), nil
 			}
 		}
 	}

@@ -21,13 +21,17 @@ import (
 
 // Workload kinds.
 const (
-	kindJob    = "job"
-	kindJobSet = "jobset"
+	KindJob    = "job"
+	KindJobSet = "jobset"
+)
+
+// The demo's job.
+const (
+	WorldSize = 2
+	Namespace = "train"
 )
 
 const (
-	worldSize    = 2
-	namespace    = "train"
 	stepSeconds  = 0.1
 	ckptEvery    = 20
 	warmSteps    = 30 // before the fault: the periodic checkpoint and the learning of a pace lie behind
@@ -37,39 +41,41 @@ const (
 	opensWithin  = 30 * time.Second
 )
 
-// scenario is one thing to try.
-type scenario struct {
+// Scenario is one thing to try.
+type Scenario struct {
 	Fault    sandbox.FaultKind
 	Rank     int
 	Launcher string
 	Workload string
 }
 
-// job is a submitted training job.
-type job struct {
-	name, dir string
-	uid       string
-	kind      string
+// Job is a submitted training job.
+type Job struct {
+	Name string
+	Dir  string // of the ranks' logs
+	UID  string
+	Kind string
 }
 
-func (s *stage) submit(ctx context.Context, name string, c scenario) (*job, error) {
-	j := &job{name: name, kind: c.Workload, dir: filepath.Join(s.box.Dir(), "train", name)}
-	if err := os.MkdirAll(j.dir, 0o755); err != nil {
+// Submit starts a job for scenario c and returns when the API has it.
+func (s *Stage) Submit(ctx context.Context, name string, c Scenario) (*Job, error) {
+	j := &Job{Name: name, Kind: c.Workload, Dir: filepath.Join(s.box.Dir(), "train", name)}
+	if err := os.MkdirAll(j.Dir, 0o755); err != nil {
 		return nil, err
 	}
 	w := sandbox.Workload{
-		Name: name, Namespace: namespace, Launcher: c.Launcher, Pods: worldSize, Python: s.python,
+		Name: name, Namespace: Namespace, Launcher: c.Launcher, Pods: WorldSize, Python: s.python,
 		Env: map[string]string{
-			"PITCREW_TRAIN_LOG": j.dir, "CKPT_DIR": "/checkpoints", "CKPT_EVERY": strconv.Itoa(ckptEvery),
+			"PITCREW_TRAIN_LOG": j.Dir, "CKPT_DIR": "/checkpoints", "CKPT_EVERY": strconv.Itoa(ckptEvery),
 			"STEP_SECONDS": strconv.FormatFloat(stepSeconds, 'g', -1, 64),
 		},
 	}
-	if _, err := s.box.Client().CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); err != nil {
-		if err := s.box.CreateNamespace(ctx, namespace, map[string]string{"pitcrew.dev/heal": "enabled"}); err != nil {
+	if _, err := s.box.Client().CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{}); err != nil {
+		if err := s.box.CreateNamespace(ctx, Namespace, map[string]string{"pitcrew.dev/heal": "enabled"}); err != nil {
 			return nil, err
 		}
 	}
-	if c.Workload == kindJobSet {
+	if c.Workload == KindJobSet {
 		set, err := s.box.JobSet(w)
 		if err != nil {
 			return nil, err
@@ -78,7 +84,7 @@ func (s *stage) submit(ctx context.Context, name string, c scenario) (*job, erro
 		if err != nil {
 			return nil, err
 		}
-		made, err := d.Resource(sandbox.JobSetResource).Namespace(namespace).Create(ctx, set, metav1.CreateOptions{})
+		made, err := d.Resource(sandbox.JobSetResource).Namespace(Namespace).Create(ctx, set, metav1.CreateOptions{})
 		if err != nil {
 			return nil, err
 		}
@@ -86,40 +92,40 @@ func (s *stage) submit(ctx context.Context, name string, c scenario) (*job, erro
 		if err != nil {
 			return nil, err
 		}
-		j.uid = string(acc.GetUID())
+		j.UID = string(acc.GetUID())
 		return j, nil
 	}
 	spec, err := s.box.Job(w)
 	if err != nil {
 		return nil, err
 	}
-	made, err := s.box.Client().BatchV1().Jobs(namespace).Create(ctx, spec, metav1.CreateOptions{})
+	made, err := s.box.Client().BatchV1().Jobs(Namespace).Create(ctx, spec, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
-	j.uid = string(made.UID)
+	j.UID = string(made.UID)
 	return j, nil
 }
 
-// remove deletes the job and waits until its pods are gone.
-func (s *stage) remove(ctx context.Context, j *job) error {
+// Remove deletes the job and waits until its pods are gone.
+func (s *Stage) Remove(ctx context.Context, j *Job) error {
 	now := metav1.DeletePropagationBackground
 	opts := metav1.DeleteOptions{PropagationPolicy: &now}
 	var err error
-	if j.kind == kindJobSet {
+	if j.Kind == KindJobSet {
 		d, derr := dynamic.NewForConfig(s.box.Config())
 		if derr != nil {
 			return derr
 		}
-		err = d.Resource(sandbox.JobSetResource).Namespace(namespace).Delete(ctx, j.name, opts)
+		err = d.Resource(sandbox.JobSetResource).Namespace(Namespace).Delete(ctx, j.Name, opts)
 	} else {
-		err = s.box.Client().BatchV1().Jobs(namespace).Delete(ctx, j.name, opts)
+		err = s.box.Client().BatchV1().Jobs(Namespace).Delete(ctx, j.Name, opts)
 	}
 	if err != nil {
 		return err
 	}
 	return poll(ctx, time.Minute, func() (bool, error) {
-		pods, err := s.box.Client().CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		pods, err := s.box.Client().CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{})
 		return err == nil && len(pods.Items) == 0, err
 	})
 }
@@ -143,11 +149,11 @@ func poll(ctx context.Context, within time.Duration, done func() (bool, error)) 
 	}
 }
 
-// reached waits until every rank has logged step.
-func (s *stage) reached(ctx context.Context, j *job, step int64, within time.Duration) error {
+// Reached waits until every rank has logged step.
+func (s *Stage) Reached(ctx context.Context, j *Job, step int64, within time.Duration) error {
 	err := poll(ctx, within, func() (bool, error) {
-		for rank := range worldSize {
-			last, err := lastStep(j.dir, rank)
+		for rank := range WorldSize {
+			last, err := lastStep(j.Dir, rank)
 			if err != nil || last < step {
 				return false, nil //nolint:nilerr // no log yet
 			}
@@ -155,13 +161,13 @@ func (s *stage) reached(ctx context.Context, j *job, step int64, within time.Dur
 		return true, nil
 	})
 	if err != nil {
-		return fmt.Errorf("the job's %d ranks did not reach step %d: %w; its logs are in %s", worldSize, step, err, s.box.Logs())
+		return fmt.Errorf("the job's %d ranks did not reach step %d: %w; its logs are in %s", WorldSize, step, err, s.box.Logs())
 	}
 	return nil
 }
 
-// recover runs one scenario on a job that is under way and says what came of it. show, if not nil, hears of each new line.
-func (s *stage) recover(ctx context.Context, j *job, c scenario, show func(string)) Result {
+// Recover runs one scenario on a job that is under way and says what came of it. show, if not nil, hears of each new line.
+func (s *Stage) Recover(ctx context.Context, j *Job, c Scenario, show func(string)) Result {
 	r := Result{Fault: string(c.Fault), Rank: c.Rank, Launcher: c.Launcher, Workload: c.Workload, Trainer: s.trainer, OK: true}
 	if show == nil {
 		show = func(string) {}
@@ -172,7 +178,7 @@ func (s *stage) recover(ctx context.Context, j *job, c scenario, show func(strin
 		return r
 	}
 	show(fmt.Sprintf("%9s  %-12s %8s  %s on %s (%s)", "+0.000 s", "FAULT", "", c.Fault, in.Node, in.GPU.UUID))
-	i, err := s.follow(ctx, j, in, show)
+	i, err := s.Follow(ctx, j, in, show)
 	if err != nil {
 		r.FaultyNode = in.Node
 		r.fail("%v", err)
@@ -182,15 +188,15 @@ func (s *stage) recover(ctx context.Context, j *job, c scenario, show func(strin
 	if !r.OK {
 		return r
 	}
-	if err := s.reached(ctx, j, r.ResumedStep+settleSteps, healsWithin); err != nil {
+	if err := s.Reached(ctx, j, r.ResumedStep+settleSteps, healsWithin); err != nil {
 		r.fail("%v", err)
 	}
 	s.verify(ctx, j, i, &r)
 	return r
 }
 
-// follow waits for the incident of job j to open after the fault and to close, showing each line of it.
-func (s *stage) follow(ctx context.Context, j *job, in sandbox.Injected, show func(string)) (incident.Incident, error) {
+// Follow waits for the incident of job j to open after the fault and to close, showing each line of it.
+func (s *Stage) Follow(ctx context.Context, j *Job, in sandbox.Injected, show func(string)) (incident.Incident, error) {
 	ctx, cancel := context.WithTimeout(ctx, healsWithin)
 	defer cancel()
 	var last incident.Incident
@@ -198,7 +204,7 @@ func (s *stage) follow(ctx context.Context, j *job, in sandbox.Injected, show fu
 	open := time.AfterFunc(opensWithin, cancel)
 	err := s.incidents.Watch(ctx, nil, func(c bus.Change[incident.Incident]) {
 		i := c.Value
-		if i.Job == nil || i.Job.UID != j.uid || i.Opened.Before(in.At) || last.ID != "" && last.ID != i.ID {
+		if i.Job == nil || i.Job.UID != j.UID || i.Opened.Before(in.At) || last.ID != "" && last.ID != i.ID {
 			return
 		}
 		open.Stop()
@@ -245,10 +251,10 @@ func showCandidates(i incident.Incident, show func(string)) {
 }
 
 // verify checks from the outside what the incident claims.
-func (s *stage) verify(ctx context.Context, j *job, i incident.Incident, r *Result) {
+func (s *Stage) verify(ctx context.Context, j *Job, i incident.Incident, r *Result) {
 	if i.Checkpoint != nil && i.Checkpoint.Taken {
 		r.CheckpointStep = i.Checkpoint.Save.Step
-	} else if step, err := newestManifest(filepath.Join(s.box.Checkpoints(), namespace+"-"+j.name), r.ResumedStep); err != nil {
+	} else if step, err := newestManifest(filepath.Join(s.box.Checkpoints(), Namespace+"-"+j.Name), r.ResumedStep); err != nil {
 		r.fail("%v", err)
 	} else {
 		r.CheckpointStep = step
@@ -259,12 +265,12 @@ func (s *stage) verify(ctx context.Context, j *job, i incident.Incident, r *Resu
 	if r.Fault == string(sandbox.ECCDegrading) && r.LostSteps != 0 {
 		r.fail("%d steps were lost though every rank could be saved", r.LostSteps)
 	}
-	for rank := range worldSize {
-		if err := resumedOnce(j.dir, rank, r.ResumedStep); err != nil {
+	for rank := range WorldSize {
+		if err := resumedOnce(j.Dir, rank, r.ResumedStep); err != nil {
 			r.fail("%v", err)
 		}
 	}
-	pods, err := s.box.Client().CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	pods, err := s.box.Client().CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		r.fail("%v", err)
 		return

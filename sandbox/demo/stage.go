@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,56 +20,78 @@ import (
 	"github.com/pitcrew/pitcrew/sandbox"
 )
 
+// Names on the stage.
 const (
-	clusterName     = "sandbox"
-	systemNamespace = "pitcrew-system"
+	ClusterName     = "sandbox"
+	SystemNamespace = "pitcrew-system"
 )
 
-// stage is a running sandbox with all of Pitcrew on it.
-type stage struct {
+// Stage is a running sandbox with all of Pitcrew on it.
+type Stage struct {
 	box       *sandbox.Sandbox
 	bus       *bus.Bus
 	url       string
 	python    sandbox.Python
 	trainer   string // torch | stand-in
 	incidents bus.Bucket[incident.Incident]
-	progress  io.Writer
+	o         StageOptions
 	ports     map[string]int
 }
 
-type stageOptions struct {
-	dir      string
-	jobset   bool
-	progress io.Writer
-	guards   func(*policy.Guards) // nil: as shipped
+// Box is the cluster, Bus the stage's own connection to NATS, Incidents the remediator's records.
+func (s *Stage) Box() *sandbox.Sandbox                    { return s.box }
+func (s *Stage) Bus() *bus.Bus                            { return s.bus }
+func (s *Stage) Incidents() bus.Bucket[incident.Incident] { return s.incidents }
+
+// NATS is the address of the stage's NATS server.
+func (s *Stage) NATS() string { return s.url }
+
+// RemediatorAudit is the file in which the remediator writes down each of its writes to the cluster.
+func (s *Stage) RemediatorAudit() string {
+	return filepath.Join(s.box.Logs(), "remediator-audit.jsonl")
 }
 
-// setUp builds what is missing, starts the cluster and Pitcrew, and returns when every agent beats.
-func setUp(ctx context.Context, o stageOptions) (_ *stage, err error) {
-	s := &stage{progress: o.progress, ports: map[string]int{}}
-	py, err := sandbox.FindPython(ctx, o.progress)
+// StageOptions of SetUp. The zero value is the demo's: two racks, every program beside this one, policies as shipped but enforcing.
+type StageOptions struct {
+	Dir      string // state directory; empty: a temporary one
+	Nodes    []sandbox.NodeSpec
+	JobSet   bool
+	Progress io.Writer
+	Policies func([]policy.Policy) []policy.Policy // changes the policies in force; nil: as shipped
+	Bin      string                                // folder of Pitcrew's programs; empty: this program's own
+	// Remediator is the command of another remediator than the program's own; the stage's flags are added to it.
+	Remediator []string
+}
+
+// SetUp builds what is missing, starts the cluster and Pitcrew, and returns when every agent beats.
+func SetUp(ctx context.Context, o StageOptions) (_ *Stage, err error) {
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	s := &Stage{o: o, ports: map[string]int{}}
+	py, err := sandbox.FindPython(ctx, o.Progress)
 	if err != nil {
 		return nil, err
 	}
 	_, s.trainer = py.Trainer()
 	s.python = py
 	s.say("control plane: etcd, kube-apiserver, controller-manager, scheduler")
-	if s.box, err = sandbox.Up(ctx, sandbox.Options{Dir: o.dir, JobSet: o.jobset, Progress: o.progress}); err != nil {
+	if s.box, err = sandbox.Up(ctx, sandbox.Options{Dir: o.Dir, Nodes: o.Nodes, JobSet: o.JobSet, Progress: o.Progress}); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			s.close()
+			s.Close()
 		}
 	}()
-	s.say("%d nodes ready: rack-a and rack-b, 8 simulated GPUs each", len(s.box.Nodes()))
-	if err := s.box.CreateNamespace(ctx, systemNamespace, nil); err != nil {
+	s.say("%d nodes ready, 8 simulated GPUs each", len(s.box.Nodes()))
+	if err := s.box.CreateNamespace(ctx, SystemNamespace, nil); err != nil {
 		return nil, err
 	}
 	if err := s.startBus(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.startRemediator(o.guards); err != nil {
+	if err := s.startRemediator(); err != nil {
 		return nil, err
 	}
 	if err := s.startAgents(ctx); err != nil {
@@ -78,9 +101,10 @@ func setUp(ctx context.Context, o stageOptions) (_ *stage, err error) {
 	return s, nil
 }
 
-func (s *stage) say(format string, a ...any) { fmt.Fprintf(s.progress, format+"\n", a...) }
+func (s *Stage) say(format string, a ...any) { fmt.Fprintf(s.o.Progress, format+"\n", a...) }
 
-func (s *stage) close() {
+// Close ends everything.
+func (s *Stage) Close() {
 	if s.bus != nil {
 		s.bus.Close()
 	}
@@ -91,15 +115,19 @@ func (s *stage) close() {
 	}
 }
 
-// program is another of Pitcrew's binaries, beside this one.
-func program(name string) (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
+// program is one of Pitcrew's binaries, in the folder given or beside this one.
+func (s *Stage) program(name string) (string, error) {
+	dir := s.o.Bin
+	if dir == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Dir(self)
 	}
-	path := filepath.Join(filepath.Dir(self), name)
+	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%s is not beside %s: run `make build`", name, self)
+		return "", fmt.Errorf("%s is not in %s: run `make build`", name, dir)
 	}
 	return path, nil
 }
@@ -113,7 +141,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-func (s *stage) port(name string) (int, error) {
+func (s *Stage) port(name string) (int, error) {
 	if p := s.ports[name]; p != 0 {
 		return p, nil
 	}
@@ -122,8 +150,8 @@ func (s *stage) port(name string) (int, error) {
 	return p, err
 }
 
-func (s *stage) startBus(ctx context.Context) error {
-	self, err := os.Executable()
+func (s *Stage) startBus(ctx context.Context) error {
+	pitcrew, err := s.program("pitcrew")
 	if err != nil {
 		return err
 	}
@@ -132,11 +160,11 @@ func (s *stage) startBus(ctx context.Context) error {
 		return err
 	}
 	s.url = "nats://127.0.0.1:" + strconv.Itoa(p)
-	argv := []string{self, "bus", "--port", strconv.Itoa(p), "--dir", filepath.Join(s.box.Dir(), "bus")}
+	argv := []string{pitcrew, "bus", "--port", strconv.Itoa(p), "--dir", filepath.Join(s.box.Dir(), "bus")}
 	if err := s.box.StartProcess("", "bus", argv, nil); err != nil {
 		return err
 	}
-	if s.bus, err = bus.Connect(bus.Options{URL: s.url, Cluster: clusterName, Name: "demo"}); err != nil {
+	if s.bus, err = bus.Connect(bus.Options{URL: s.url, Cluster: ClusterName, Name: "demo"}); err != nil {
 		return err
 	}
 	wait, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -146,10 +174,14 @@ func (s *stage) startBus(ctx context.Context) error {
 }
 
 // startRemediator runs it on the shipped policies, changed in one word: enforce instead of observe.
-func (s *stage) startRemediator(guards func(*policy.Guards)) error {
-	exe, err := program("pitcrew-remediator")
-	if err != nil {
-		return err
+func (s *Stage) startRemediator() error {
+	argv := s.o.Remediator
+	if argv == nil {
+		exe, err := s.program("pitcrew-remediator")
+		if err != nil {
+			return err
+		}
+		argv = []string{exe}
 	}
 	root, err := sandbox.RepoRoot()
 	if err != nil {
@@ -160,8 +192,8 @@ func (s *stage) startRemediator(guards func(*policy.Guards)) error {
 		return err
 	}
 	ps = policy.WithMode(ps, policy.Enforce)
-	if guards != nil {
-		ps = policy.WithGuards(ps, guards)
+	if s.o.Policies != nil {
+		ps = s.o.Policies(ps)
 	}
 	raw, err := policy.Marshal(ps)
 	if err != nil {
@@ -175,14 +207,13 @@ func (s *stage) startRemediator(guards func(*policy.Guards)) error {
 	if err != nil {
 		return err
 	}
-	return s.box.StartProcess("", "remediator", []string{exe,
-		"--nats", s.url, "--cluster", clusterName, "--kubeconfig", s.box.Kubeconfig(), "--policies", file,
-		"--metrics", "127.0.0.1:" + strconv.Itoa(p), "--audit", filepath.Join(s.box.Logs(), "remediator-audit.jsonl"),
-	}, nil)
+	argv = append(slices.Clone(argv), "--nats", s.url, "--cluster", ClusterName, "--kubeconfig", s.box.Kubeconfig(), "--policies", file,
+		"--metrics", "127.0.0.1:"+strconv.Itoa(p), "--audit", s.RemediatorAudit())
+	return s.box.StartProcess("", "remediator", argv, nil)
 }
 
 // startAgents runs what the DaemonSet runs on a node: the agent, and DCGM's readings in a process of their own.
-func (s *stage) startAgents(ctx context.Context) error {
+func (s *Stage) startAgents(ctx context.Context) error {
 	beats, cancel := context.WithCancel(ctx)
 	defer cancel()
 	heard := make(chan string, 256)
@@ -196,7 +227,7 @@ func (s *stage) startAgents(ctx context.Context) error {
 		})
 	})
 	for _, n := range s.box.Nodes() {
-		if err := s.startAgent(n); err != nil {
+		if err := s.StartAgent(n); err != nil {
 			return err
 		}
 	}
@@ -219,12 +250,13 @@ func (s *stage) startAgents(ctx context.Context) error {
 	return listening.Wait()
 }
 
-func (s *stage) startAgent(n *sandbox.Node) error {
-	exe, err := program("pitcrew-collector")
+// StartAgent starts a node's agent and its DCGM process, where they do not run; env is added to theirs.
+func (s *Stage) StartAgent(n *sandbox.Node, env ...string) error {
+	exe, err := s.program("pitcrew-collector")
 	if err != nil {
 		return err
 	}
-	lib, err := program("libdcgm.so.4")
+	lib, err := s.program("libdcgm.so.4")
 	if err != nil {
 		return err
 	}
@@ -238,7 +270,7 @@ func (s *stage) startAgent(n *sandbox.Node) error {
 	}
 	local := func(k int) string { return "127.0.0.1:" + strconv.Itoa(ports[k]) }
 	common := []string{
-		"PITCREW_NATS=" + s.url, "PITCREW_CLUSTER=" + clusterName, "NODE_NAME=" + n.Name, "PITCREW_NODE=" + n.Name,
+		"PITCREW_NATS=" + s.url, "PITCREW_CLUSTER=" + ClusterName, "NODE_NAME=" + n.Name, "PITCREW_NODE=" + n.Name,
 		"PITCREW_STATE_DIR=" + filepath.Join(n.Dir(), "state"), "PITCREW_RUN_DIR=" + filepath.Join(n.Dir(), "run"),
 		"PITCREW_KMSG=" + n.Kmsg(), "PITCREW_BOOT_ID=" + n.BootIDFile(), "PITCREW_KUBELET_ROOT=" + filepath.Dir(n.PodsDir()),
 		"PITCREW_POD_RESOURCES=" + n.PodResources(), "PITCREW_EXPECTED_GPUS=" + strconv.Itoa(len(n.GPUs)),
@@ -250,6 +282,7 @@ func (s *stage) startAgent(n *sandbox.Node) error {
 			return err
 		}
 	}
+	common = append(common, env...)
 	agent := append([]string{"PITCREW_SELF_PORT=" + strconv.Itoa(ports[1]), "PITCREW_HEALTH=" + local(3)}, common...)
 	dcgm := append([]string{"PITCREW_SELF_PORT=" + strconv.Itoa(ports[2]), "PITCREW_HEALTH=" + local(4)}, common...)
 	return errors.Join(
