@@ -301,14 +301,9 @@ func TestALastingFaultIsOneFindingAcrossANewAgent(t *testing.T) {
 type kubelet struct {
 	podresourcesv1.UnimplementedPodResourcesListerServer
 	pods []*podresourcesv1.PodResources
-	slow time.Duration
 }
 
-func (k *kubelet) List(ctx context.Context, _ *podresourcesv1.ListPodResourcesRequest) (*podresourcesv1.ListPodResourcesResponse, error) {
-	select {
-	case <-time.After(k.slow):
-	case <-ctx.Done():
-	}
+func (k *kubelet) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (*podresourcesv1.ListPodResourcesResponse, error) {
 	return &podresourcesv1.ListPodResourcesResponse{PodResources: k.pods}, nil
 }
 
@@ -353,35 +348,6 @@ func TestAGpuIsNamedByThePodThatHoldsIt(t *testing.T) {
 				t.Errorf("pod %s, want %s", got, c.want)
 			}
 		})
-	}
-}
-
-func TestAKubeletThatComesLaterIsAskedThenAndOneThatHangsHoldsNothingUp(t *testing.T) {
-	cfg := config(t)
-	cfg.PodResourcesSocket = filepath.Join(t.TempDir(), "k.sock")
-	r := start(t, cfg)
-	r.line(t, xid79("hw.id", "GPU-1"))
-	if p := r.want(t, "xid/79")[0].Data.Target.Pod; p != "" {
-		t.Fatalf("pod %q without a kubelet", p)
-	}
-	k := &kubelet{pods: []*podresourcesv1.PodResources{pod("train", "llm-1", "GPU-1")}}
-	k.serve(t, cfg.PodResourcesSocket)
-	core := r.logs.(*logsSkin).core
-	age := func(d time.Duration) { // what the clock would have done
-		core.pods.mu.Lock()
-		defer core.pods.mu.Unlock()
-		core.pods.asked = core.pods.asked.Add(-d)
-	}
-	age(time.Minute)
-	r.line(t, xid79("hw.id", "GPU-1", "hw.pci", "0000:1b:00"))
-	k.slow = time.Minute
-	age(time.Minute)
-	r.line(t, xid79("hw.id", "GPU-1", "hw.pci", "0000:1c:00"))
-	es := r.want(t, "xid/79", "~xid/79", "~xid/79")
-	for _, e := range es[1:] {
-		if e.Data.Target.Pod != "llm-1" {
-			t.Errorf("pod %q, want llm-1", e.Data.Target.Pod)
-		}
 	}
 }
 

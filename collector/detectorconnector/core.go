@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/connector"
@@ -14,6 +15,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.uber.org/zap"
 
+	"github.com/pitcrew/pitcrew/collector/podresources"
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/rules"
@@ -39,7 +41,7 @@ type core struct {
 	cfg     *Config
 	log     *zap.Logger
 	table   detector.Table
-	pods    *podResources
+	pods    *podresources.Client
 	state   *stateFile
 	metrics *selfMetrics
 
@@ -78,7 +80,7 @@ func newCore(set connector.Settings, cfg *Config) (*core, error) {
 		return nil, fmt.Errorf("boot_id_file: %w", err)
 	}
 	c.self.boot = strings.TrimSpace(string(boot))
-	c.pods = newPodResources(cfg.PodResourcesSocket, set.Logger)
+	c.pods = podresources.New(cfg.PodResourcesSocket, set.Logger, time.Now)
 	c.state = newStateFile(cfg.StateFile, c.snapshot, set.Logger)
 	c.metrics, err = newSelfMetrics(set.TelemetrySettings, c.sum)
 	return c, err
@@ -97,7 +99,8 @@ func (c *core) Start(context.Context, component.Host) error {
 		c.log.Warn("open findings of before could not be read; starting without them", zap.Error(err))
 	}
 	c.state.start()
-	return c.pods.start()
+	c.pods.Start()
+	return nil
 }
 
 // Shutdown is called by each instance; the last one ends the core.
@@ -106,7 +109,7 @@ func (c *core) Shutdown(context.Context) error {
 		return nil
 	}
 	c.state.stop()
-	c.pods.stop()
+	c.pods.Stop()
 	return c.metrics.close()
 }
 
@@ -166,7 +169,7 @@ func (c *core) records(ctx context.Context, found []detector.Finding) plog.Logs 
 	recs := rl.ScopeLogs().AppendEmpty().LogRecords()
 	for i := range found {
 		f := &found[i]
-		c.pods.enrich(ctx, &f.Event.Data.Target)
+		c.enrich(ctx, &f.Event.Data.Target)
 		raw, err := event.Encode(f.Event)
 		if err != nil {
 			c.log.Error("finding dropped", zap.String("key", f.Key), zap.Error(err))

@@ -17,7 +17,7 @@ type metricsSkin struct{ skin }
 
 // ConsumeMetrics judges one batch. A rank's values of one batch are one sample.
 func (s *metricsSkin) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) error {
-	s.pods.touch()
+	s.pods.Touch()
 	s.emit(ctx, s.next, s.judgeMetrics(md))
 	return nil
 }
@@ -35,6 +35,9 @@ func (c *core) judgeMetrics(md pmetric.Metrics) (found []detector.Finding) {
 		for _, sm := range rm.ScopeMetrics().All() {
 			for _, m := range sm.Metrics().All() {
 				name := m.Name()
+				if name == "pitcrew.gpu.info" {
+					c.learn(m)
+				}
 				set, isRank := rankMetrics[name]
 				if !isRank && !detector.WantsGPU(name) {
 					continue
@@ -57,6 +60,16 @@ func (c *core) judgeMetrics(md pmetric.Metrics) (found []detector.Finding) {
 		found = append(found, e.Settle()...)
 	}
 	return found
+}
+
+// learn takes in the GPUs' numbers, by which some devices of the kubelet's answer are named.
+func (c *core) learn(info pmetric.Metric) {
+	for _, p := range points(info).All() {
+		a := both{own: p.Attributes(), res: p.Attributes()}
+		if id, n := a.text("hw.id"), a.number("pitcrew.gpu.index", -1); id != "" && n >= 0 {
+			c.pods.Learn(id, int(n))
+		}
+	}
 }
 
 func points(m pmetric.Metric) pmetric.NumberDataPointSlice {
