@@ -47,6 +47,13 @@ func TestAGangIsFoundByAnyOfItsPodsAndByItsJob(t *testing.T) {
 			t.Errorf("%+v, %v", byUID.Job, err)
 		}
 	}
+	unwatched, err := cluster.New(asRemediator(s), cluster.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if live, err := unwatched.Gang(within(t), job); err != nil || live.Size != 2 {
+		t.Errorf("what the watch lacks is not read live: %+v, %v", live, err)
+	}
 	r := g.PlacementRequest(g.Members[0])
 	if r.Faulty != g.Members[0].Node || len(r.Peers) != 1 || r.Peers[0] != g.Members[1].Node || r.Share || r.Requests[gpu] != 8 || r.NodeSelector["kubernetes.io/arch"] != "amd64" {
 		t.Errorf("%+v", r)
@@ -177,6 +184,13 @@ func TestAJobSetsMembersCountThroughItsJobs(t *testing.T) {
 		if m.Index != i || m.JobIndex != i/2 || m.CompletionIndex != i%2 || !strings.Contains(m.Owner, "-w-") {
 			t.Errorf("member %d: %+v", i, m)
 		}
+	}
+	unwatched, err := cluster.New(asRemediator(s), cluster.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if live, err := unwatched.Gang(within(t), ref); err != nil || live.Size != 4 {
+		t.Errorf("what the watch lacks is not read live: %+v, %v", live, err)
 	}
 	found, err := c.GangOfPod(within(t), "default", g.Members[3].Pod)
 	if err != nil || found.Job != ref {
