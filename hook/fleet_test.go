@@ -200,10 +200,10 @@ func TestTheLaunchersWordOnAnEndIsPartOfIt(t *testing.T) {
 	rank := hooktest.Start(t, hooktest.Config{Dir: dir, WorldSize: 1})
 	next(t, events, hook.LauncherAttached)
 	next(t, events, hook.RankAttached)
-	launcher.Tell(`say {"t":"exit","attempt":0,"local_rank":0,"pid":` + strconv.Itoa(rank.PID()) + `,"code":-1,"signal":9}`)
+	launcher.Tell(`say {"t":"exit","attempt":0,"local_rank":0,"pid":` + strconv.Itoa(rank.PID()) + `,"code":-1,"signal":9,"told":true}`)
 	next(t, events, hook.LauncherSaid)
 	rank.Kill()
-	if x := next(t, events, hook.RankExited).Exit; !x.Known || x.Signal != 9 || x.Code != -1 {
+	if x := next(t, events, hook.RankExited).Exit; !x.Known || x.Signal != 9 || x.Code != -1 || !x.Told || x.Start.IsZero() {
 		t.Errorf("exit %+v", x)
 	}
 	launcher.Tell("attempt 1")

@@ -204,13 +204,15 @@ type (
 		Attempt int    `json:"attempt"`
 		PIDs    []int  `json:"pids"`
 	}
-	// WorkerExit is a launcher's "exit": a worker has ended.
+	// WorkerExit is a launcher's "exit": a worker has ended. Told is true when the launcher killed it, because it was told to
+	// stop or start or gave the attempt up; false also from a launcher that does not know the field.
 	WorkerExit struct {
-		Attempt   int `json:"attempt"`
-		LocalRank int `json:"local_rank"`
-		PID       int `json:"pid"`
-		Code      int `json:"code"`
-		Signal    int `json:"signal"`
+		Attempt   int  `json:"attempt"`
+		LocalRank int  `json:"local_rank"`
+		PID       int  `json:"pid"`
+		Code      int  `json:"code"`
+		Signal    int  `json:"signal"`
+		Told      bool `json:"told"`
 	}
 )
 

@@ -38,12 +38,16 @@ type RankExit struct {
 	// Code and Signal are the launcher's word; Known is false where no launcher told.
 	Known        bool
 	Code, Signal int
+	// Told is true when the launcher killed it, as it was told to: no fault.
+	Told bool
 	// Error is the first line of its last error, if it told one.
 	Error string
 	// Step is the last completed step by the ring; StepKnown is false when there was no ring to read.
 	Step      uint64
 	StepKnown bool
 	GPUUUID   string
+	// Start is when the process began by its own clock, as its ring says; zero without one.
+	Start time.Time
 	// At is when the end was seen.
 	At time.Time
 	// History is true for an end that lies so far back that it is no news: found by an agent that started later.
@@ -233,7 +237,7 @@ func (r *Rank) ended(l *life) {
 // take fills in what the ring knows.
 func (x *RankExit) take(s *Snapshot) {
 	x.Identity, x.GPUUUID = s.Identity, s.GPUUUID
-	x.Step, x.StepKnown = s.Step, true
+	x.Step, x.StepKnown, x.Start = s.Step, true, s.StartUnix
 	x.Bye = x.Bye || s.Exit == ExitClean
 	if x.Error == "" && s.Exit != ExitClean {
 		x.Error = s.Error
@@ -254,7 +258,7 @@ func (r *Rank) report(x RankExit, fresh bool) {
 	}
 	if fresh && !x.Bye {
 		if e, ok := r.pod.exitOf(x.Attempt, r.local, x.PID); ok {
-			x.Known, x.Code, x.Signal = true, e.Code, e.Signal
+			x.Known, x.Code, x.Signal, x.Told = true, e.Code, e.Signal, e.Told
 		}
 	}
 	r.mu.Lock()

@@ -36,6 +36,7 @@ class Launcher:
         self._managed = False  # told to wait or stop: somebody has a plan for this job
         self._workers = None
         self._dying = set()
+        self._told = set()  # those of them that end by an order or because the attempt is given up
         self._pending = None
         self._resting = None  # the state to be in once the last worker is gone
         self._restarts = options.max_restarts
@@ -233,18 +234,29 @@ class Launcher:
                 return
             ended = self._workers.ended(pid, status) if self._workers else None
             wanted = pid in self._dying
+            told = pid in self._told
             self._dying.discard(pid)
+            self._told.discard(pid)
             if ended is not None:
-                self._worker_ended(pid, *ended, wanted=wanted)
+                self._worker_ended(pid, *ended, wanted=wanted, told=told)
 
-    def _worker_ended(self, pid, local_rank, code, number, wanted):
-        attempt = self._workers.assignment.attempt
-        exit_ = {"t": "exit", "attempt": attempt, "local_rank": local_rank, "pid": pid, "code": code, "signal": number}
-        self._server.broadcast(exit_)
+    def _worker_ended(self, pid, local_rank, code, number, wanted, told):
+        self._server.broadcast(
+            {
+                "t": "exit",
+                "attempt": self._workers.assignment.attempt,
+                "local_rank": local_rank,
+                "pid": pid,
+                "code": code,
+                "signal": number,
+                "told": told and number == signal.SIGKILL,  # else it had ended by itself just before
+            }
+        )
         if wanted or self._result is not None:
             return
         if (code, number) != (0, 0):
             how = "by signal %d" % number if number else "with code %d" % code
+            attempt = self._workers.assignment.attempt
             self._note("attempt %d: local rank %d (pid %d) ended %s" % (attempt, local_rank, pid, how))
             self._failed(SIGNALLED + number if number else code)
         elif not self._workers.pids and all(end == (0, 0) for end in self._workers.codes.values()):
@@ -278,6 +290,7 @@ class Launcher:
         if self._workers is None or not self._workers.pids:
             return
         self._dying |= set(self._workers.pids)
+        self._told |= set(self._workers.pids)
         self._reap_by = self._clock() + REAP_WITHIN
         self._signal_all(signal.SIGKILL)
 

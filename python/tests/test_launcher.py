@@ -75,7 +75,8 @@ def test_start_ends_the_old_attempt_and_forks_the_new_one(bare):
     line = pod.launcher()
     old = said(0)["pid"]
     line.send("start", attempt=3, **dict(START, nnodes=2, node_rank=1, world_size=2))
-    assert line.expect("exit", attempt=0)["signal"] == signal.SIGKILL
+    end = line.expect("exit", attempt=0)
+    assert (end["signal"], end["told"]) == (signal.SIGKILL, True)
     state = line.expect("state", state="running", attempt=3)
     about = said(3, 1)
     assert state["pids"] == [about["pid"]] and not alive(old)
@@ -181,7 +182,8 @@ def test_one_failed_worker_takes_the_others_with_it(bare):
 def test_with_an_agent_a_failed_worker_waits_to_be_healed(bare):
     process, pod, said = bare("exit-first=7", "sleep=600")
     line = pod.launcher()
-    assert line.expect("exit", attempt=0)["code"] == 7
+    end = line.expect("exit", attempt=0)
+    assert (end["code"], end["told"]) == (7, False)
     line.expect("state", state="failed")
     time.sleep(0.3)
     assert process.poll() is None

@@ -128,8 +128,8 @@ MESSAGES = [
     ),
     (TO_LAUNCHER, {"t": "stop", "attempt": 4}),
     (LAUNCHER, {"t": "state", "state": "running", "attempt": 4, "pids": [91]}),
-    (LAUNCHER, {"t": "exit", "attempt": 3, "local_rank": 0, "pid": 77, "code": 75, "signal": 0}),
-    (LAUNCHER, {"t": "exit", "attempt": 3, "local_rank": 0, "pid": 77, "code": -1, "signal": 9}),
+    (LAUNCHER, {"t": "exit", "attempt": 3, "local_rank": 0, "pid": 77, "code": 75, "signal": 0, "told": False}),
+    (LAUNCHER, {"t": "exit", "attempt": 3, "local_rank": 0, "pid": 77, "code": -1, "signal": 9, "told": True}),
 ]
 
 
