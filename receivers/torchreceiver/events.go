@@ -47,8 +47,11 @@ func gpuOf(r *hook.Rank) string {
 func (r *torchReceiver) exited(ctx context.Context, e hook.Event) {
 	x := e.Exit
 	severity, how := plog.SeverityNumberError, "ended without bye"
-	if x.Bye {
+	switch {
+	case x.Bye:
 		severity, how = plog.SeverityNumberInfo, "said bye"
+	case x.Told:
+		severity, how = plog.SeverityNumberInfo, "ended by its launcher"
 	}
 	if x.Known && x.Signal > 0 {
 		how += fmt.Sprintf(", signal %d", x.Signal)
@@ -64,9 +67,13 @@ func (r *torchReceiver) exited(ctx context.Context, e hook.Event) {
 		if x.Known {
 			a.PutInt("pitcrew.exit.code", int64(x.Code))
 			a.PutInt("pitcrew.exit.signal", int64(x.Signal))
+			a.PutBool("pitcrew.exit.told", x.Told)
 		}
 		if x.Error != "" {
 			a.PutStr("pitcrew.error", x.Error)
+		}
+		if !x.Start.IsZero() {
+			a.PutStr("process.creation.time", x.Start.UTC().Format(time.RFC3339Nano))
 		}
 		if x.StepKnown {
 			a.PutInt("pitcrew.step", int64(min(x.Step, 1<<62)))

@@ -73,6 +73,8 @@ const (
 	maxRecords = 64
 	// forgotten is how old the heartbeat of a rank that nobody answers for may be; then its series end.
 	forgotten = time.Minute
+	// paceMetrics is how many of stepMetrics tell a rank's pace: the duration of a step.
+	paceMetrics = 1
 )
 
 // sampleEvery reads the rings of all ranks at each tick until ctx ends.
@@ -118,9 +120,6 @@ func (r *torchReceiver) sample(cursors map[*hook.Ring]uint64, now time.Time) (pm
 				continue // the fleet names it when its process ends or its file changes
 			}
 			since, known := cursors[ring]
-			if !known && s.Written > 0 {
-				since = s.Written - 1 // what lies before this agent's time is not news
-			}
 			next[ring] = s.Written
 			if s.Exit == hook.ExitClean || s.HeartbeatAge() > forgotten && !rank.Connected() {
 				continue
@@ -131,7 +130,12 @@ func (r *torchReceiver) sample(cursors map[*hook.Ring]uint64, now time.Time) (pm
 				continue
 			}
 			for i := range records {
-				b.step(pod.UID(), &s, &records[i], now)
+				// Of the steps before the first sight only the pace is news: an agent that replaces another must know it at once.
+				metrics := stepMetrics
+				if !known && i < len(records)-1 {
+					metrics = stepMetrics[:paceMetrics]
+				}
+				b.step(pod.UID(), &s, &records[i], metrics, now)
 			}
 		}
 	}
@@ -197,10 +201,10 @@ func (b *batch) state(pod string, s *hook.Snapshot, now time.Time) {
 	}
 }
 
-func (b *batch) step(pod string, s *hook.Snapshot, r *hook.Record, now time.Time) {
+func (b *batch) step(pod string, s *hook.Snapshot, r *hook.Record, metrics []stepMetric, now time.Time) {
 	at := pcommon.NewTimestampFromTime(now.Add(-s.Age(r.EndMono)))
-	for i := range stepMetrics {
-		m := &stepMetrics[i]
+	for i := range metrics {
+		m := &metrics[i]
 		v, known := m.value(r)
 		if !known {
 			continue

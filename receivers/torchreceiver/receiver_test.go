@@ -157,6 +157,11 @@ func TestTheEndOfARankIsToldAtOnceHoweverSlowTheSamples(t *testing.T) {
 	rank.Kill()
 	x := logs.wait(t, EventRankExited)
 	want["pitcrew.step"], want["pitcrew.exit.clean"] = int64(12), false
+	began, _ := x.Attributes().Get("process.creation.time")
+	if at, err := time.Parse(time.RFC3339Nano, began.AsString()); err != nil || at.After(killed) || killed.Sub(at) > time.Minute {
+		t.Errorf("the process began %q: %v", began.AsString(), err)
+	}
+	want["process.creation.time"] = began.AsString()
 	if got := text(x.Attributes()); got != fmt.Sprint(want) {
 		t.Errorf("exited\n got %s\nwant %v", got, want)
 	}
@@ -230,7 +235,7 @@ func TestEachStepIsOnePointAndWhatIsNotKnownIsNone(t *testing.T) {
 	}
 }
 
-func TestStepsFromBeforeThisAgentAreNoNews(t *testing.T) {
+func TestOfStepsFromBeforeThisAgentOnlyThePaceIsTold(t *testing.T) {
 	root := t.TempDir()
 	rank := hooktest.Start(t, hooktest.Config{Dir: hooktest.Pod(t, root, podUID), WorldSize: 1})
 	for i := range 10 {
@@ -240,8 +245,17 @@ func TestStepsFromBeforeThisAgentAreNoNews(t *testing.T) {
 	for end := time.Now().Add(soon); len(points(metrics)["pitcrew.train.step"]) < 3 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	if n := len(points(metrics)["pitcrew.train.step.duration"]); n != 1 {
-		t.Errorf("%d of 10 old steps were told, want the last", n)
+	got := points(metrics)
+	if n := len(got["pitcrew.train.step.duration"]); n != 10 {
+		t.Errorf("the durations of %d of 10 old steps were told", n)
+	}
+	if n := len(got["pitcrew.train.loss"]); n != 1 {
+		t.Errorf("the losses of %d of 10 old steps were told, want the last", n)
+	}
+	for _, p := range got["pitcrew.train.step.duration"] {
+		if p.Timestamp() > got["pitcrew.train.step"][0].Timestamp() {
+			t.Error("an old step bears the time of the sample, not its own")
+		}
 	}
 }
 
