@@ -84,6 +84,7 @@ type Counts struct {
 	Findings   int64
 	History    int64 // kernel lines of before, not published
 	Echoes     int64 // kernel lines that only follow from another
+	Trifles    int64 // kernel lines without a code that the table calls info
 	Suppressed int64 // repeated lines beyond the budget of their key
 	Malformed  int64 // records without what identifies them
 	Stale      int64 // samples of a superseded attempt
@@ -97,6 +98,7 @@ type Engine struct {
 	swept  time.Time
 	open   *lru[string, *Open]
 	ranks  *lru[rankKey, *rank]
+	pods   *lru[string, *pod]
 	series *lru[string, *gpuSeries]
 	gpus   *lru[string, *gpu]
 	lines  *lru[string, *budget]
@@ -112,6 +114,7 @@ func New(o Options) *Engine {
 	evicted := func() { e.counts.Evicted++ }
 	e.open = newLRU[string, *Open](o.MaxSeries, evicted)
 	e.ranks = newLRU[rankKey, *rank](o.MaxSeries, evicted)
+	e.pods = newLRU[string, *pod](o.MaxSeries, evicted)
 	e.series = newLRU[string, *gpuSeries](o.MaxSeries, evicted)
 	e.gpus = newLRU[string, *gpu](o.MaxSeries, evicted)
 	e.lines = newLRU[string, *budget](o.MaxSeries, evicted)

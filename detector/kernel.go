@@ -10,7 +10,7 @@ import (
 
 // Kernel is a line of the kernel log as its receiver read it.
 type Kernel struct {
-	Kind     string // xid | sxid | gpu_lost
+	Kind     string // xid | sxid | gpu_lost | gpu_init | gsp | aer | mlx5 | lines_lost
 	Code     int
 	Time     time.Time
 	GPU      string // UUID, where known
@@ -61,13 +61,16 @@ func (b *budget) take(t time.Time) bool {
 func (e *Engine) Kernel(k Kernel) []Finding {
 	e.tick(k.Time)
 	def(&k.BootID, e.o.BootID)
+	signal, ok := kernelSignals[k.Kind]
 	switch {
-	case k.Time.IsZero() || k.Kind != "gpu_lost" && k.Code <= 0:
+	case k.Time.IsZero() || !ok && k.Code <= 0:
 		e.counts.Malformed++
 	case k.History && k.BootID != e.o.BootID: // another boot's conditions ended with it
 		e.counts.History++
 	case k.Kind == "gpu_lost":
 		e.kernelLost(k)
+	case ok:
+		e.kernelSignal(signal, k)
 	default:
 		e.kernelCode(k)
 	}
@@ -108,6 +111,7 @@ func (e *Engine) kernelCode(k Kernel) {
 			e.forget(key)
 		}
 		e.end(key, event.Evidence{Signal: k.Kind + "/" + code, Baseline: "table", Raw: k.Raw})
+		return // good news is no condition of its own
 	}
 	key := kernelKey(k.Kind, code, t)
 	b, ok := e.lines.get(key)

@@ -51,7 +51,10 @@ type Exit struct {
 	Time     time.Time
 	Attached bool
 	Clean    bool
-	Code     int // -1: unknown
+	Told     bool   // killed by its launcher, as that was told to: nobody's fault
+	PID      int    // with Start and the boot it tells the process from every other
+	Start    string // when the process began, in any spelling; empty: unknown
+	Code     int    // -1: unknown
 	Signal   int
 	Error    string
 	Step     int64
@@ -61,6 +64,12 @@ type Exit struct {
 type rankKey struct {
 	pod  string
 	rank int
+}
+
+// pod is what its ranks have in common.
+type pod struct {
+	attempt int // the newest of any rank
+	seen    time.Time
 }
 
 type rank struct {
@@ -98,15 +107,21 @@ func (e *Engine) rank(t event.Target) (*rank, bool) {
 	if t.Attempt != nil {
 		attempt = *t.Attempt
 	}
+	p, ok := e.pods.get(t.PodUID)
+	if !ok {
+		p = &pod{}
+		e.pods.put(t.PodUID, p)
+	}
+	p.attempt = max(p.attempt, attempt)
 	switch {
-	case attempt < r.attempt:
+	case attempt < p.attempt: // one attempt of a pod runs at a time, whatever numbers its ranks have in it
 		e.counts.Stale++
 		return nil, false
 	case attempt > r.attempt:
 		r.attempt = attempt
 		r.begin()
 	}
-	r.target, r.seen = t, e.now
+	r.target, r.seen, p.seen = t, e.now, e.now
 	return r, true
 }
 
@@ -273,14 +288,23 @@ func (e *Engine) judgeExit(r *rank, x Exit) {
 	for _, key := range []string{r.hung, r.stalled} { // superseded by the exit: neither stands, neither recovered
 		e.forget(key)
 	}
-	if x.Clean || x.Code == abortCode {
+	if x.Clean || x.Told || x.Code == abortCode {
 		return
 	}
 	ev := event.Evidence{Signal: "pitcrew.train.rank_exited", Baseline: "table", Raw: exitWords(x)}
 	e.begin(onset{
 		key: r.dead, target: x.Target, cause: event.Cause{Kind: "rank", Name: "dead"}, severity: event.Fatal, advice: "restart-app",
-		evidence: ev, at: x.Time, silent: x.History, id: []string{e.o.BootID, r.dead, strconv.Itoa(r.attempt), strconv.FormatInt(x.Time.UnixNano(), 10)},
+		evidence: ev, at: x.Time, silent: x.History, id: x.id(e.o.BootID, r),
 	})
+}
+
+// id names the process and not the time at which its end was seen: an agent that finds the same dead rank again says the same event.
+func (x Exit) id(boot string, r *rank) []string {
+	process := []string{strconv.Itoa(x.PID), x.Start}
+	if x.PID == 0 && x.Start == "" {
+		process = []string{strconv.FormatInt(x.Time.UnixNano(), 10)}
+	}
+	return append([]string{boot, r.dead, strconv.Itoa(r.attempt)}, process...)
 }
 
 func exitWords(x Exit) string {
@@ -309,7 +333,15 @@ func (e *Engine) sweep() {
 			e.ranks.drop(k)
 		}
 	})
+	e.pods.each(func(uid string, p *pod) {
+		if e.now.Sub(p.seen) >= rankForget {
+			e.pods.drop(uid)
+		}
+	})
 	e.open.each(func(key string, o *Open) {
+		if e.fallsQuiet(key, o) {
+			return
+		}
 		t := o.event.Data.Target
 		if o.event.Data.Cause.Kind != "rank" || t.Rank == nil {
 			return

@@ -163,6 +163,7 @@ func TestOnlyAnUncleanExitIsADeadRank(t *testing.T) {
 		"ended by an exception":      {Exit{Code: 1, Error: "CUDA error"}, []string{"+rank/dead fatal"}},
 		"said bye":                   {Exit{Clean: true}, nil},
 		"left the attempt when told": {Exit{Code: 75}, nil},
+		"killed by its launcher":     {Exit{Code: -1, Signal: 9, Told: true}, nil},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -177,6 +178,41 @@ func TestOnlyAnUncleanExitIsADeadRank(t *testing.T) {
 			want(t, e.Rank(r))
 		})
 	}
+}
+
+func TestADeadRankIsOneEventWhoeverFindsItWhenever(t *testing.T) {
+	id := func(s float64, pid int, start string) string {
+		x := exit(s, 1)
+		x.PID, x.Start = pid, start
+		return engine(t).Exit(x)[0].Event.ID
+	}
+	if id(1, 77, "10:00:00.5") != id(9, 77, "10:00:00.5") {
+		t.Error("an agent that finds the dead rank again says another event")
+	}
+	if id(1, 77, "10:00:00.5") == id(1, 78, "10:00:00.5") {
+		t.Error("two processes are one")
+	}
+	if id(1, 77, "10:00:00.5") == id(1, 77, "10:05:00.5") { // a container that starts again counts its processes anew
+		t.Error("a number used again is the process of before")
+	}
+	if id(1, 0, "") == id(2, 0, "") {
+		t.Error("two ends of unknown processes are one")
+	}
+}
+
+func TestAnExitIsStaleWhenAnyRankOfItsPodHasANewerAttempt(t *testing.T) {
+	e := engine(t)
+	last := train(t, e, 0, 1, 10)
+	one, r := 1, sample(5, last+1, 10, 0.1) // this pod's ranks have other numbers in the next attempt
+	r.Target.Attempt = &one
+	want(t, e.Rank(r))
+	want(t, e.Exit(exit(last+1.1, 1)))
+	if e.Counts().Stale != 1 {
+		t.Errorf("counts %+v", e.Counts())
+	}
+	other := exit(last+2, 1)
+	other.Target.PodUID = "pod-2"
+	want(t, e.Exit(other), "+rank/dead fatal")
 }
 
 func TestADeadRankRecoversWhenItsSuccessorSteps(t *testing.T) {

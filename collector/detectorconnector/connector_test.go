@@ -257,6 +257,43 @@ func TestARanksValuesOfOneBatchAreOneSample(t *testing.T) {
 	r.want(t, "rank/stalled", "-~rank/stalled", "rank/dead")
 }
 
+func TestAWorkerThatItsLauncherKilledIsNoDeadRank(t *testing.T) {
+	r := start(t, config(t))
+	r.sample(t, samples(t0, rankPoints(10, 0.1, 0.1)...))
+	end := map[string]any{
+		"k8s.pod.uid": "u-1", "pitcrew.rank": 3, "pitcrew.attempt": 2, "pitcrew.exit.clean": false, "pitcrew.exit.code": -1, "pitcrew.exit.signal": 9,
+		"pitcrew.exit.told": true, "process.pid": 77, "process.creation.time": "2026-11-21T04:00:00Z",
+	}
+	r.line(t, kernelLine("pitcrew.train.rank_exited", end))
+	r.want(t)
+	end["pitcrew.rank"], end["pitcrew.exit.told"] = 4, false
+	r.line(t, kernelLine("pitcrew.train.rank_exited", end))
+	first := r.want(t, "rank/dead")[0].ID
+	again := start(t, config(t)) // an agent without the memory of the one before
+	again.line(t, kernelLine("pitcrew.train.rank_exited", end))
+	if id := again.want(t, "rank/dead")[0].ID; id != first {
+		t.Error("a new agent names the same dead rank anew")
+	}
+}
+
+func TestKernelLinesWithoutACodeAreFindings(t *testing.T) {
+	r := start(t, config(t))
+	for kind, severity := range map[string]string{"gpu_init": "fatal", "gsp": "critical", "aer": "critical", "mlx5": "warning", "lines_lost": ""} {
+		r.line(t, kernelLine("pitcrew.kernel."+kind, map[string]any{
+			"hw.pci": "0000:1a:00", "pitcrew.severity": severity, "pitcrew.xid.name": "case", "pitcrew.kmsg.seq": 7, "pitcrew.boot_id": "boot-1",
+		}))
+	}
+	ids := map[string]bool{}
+	es, signals := r.found(t)
+	for _, e := range es {
+		ids[e.ID] = true
+	}
+	slices.Sort(signals)
+	if want := []string{"agent/lines-lost", "gpu/gsp", "gpu/init", "nic/mlx5", "pcie/aer"}; !slices.Equal(signals, want) || len(ids) != len(want) {
+		t.Errorf("findings %q with %d ids, want %q", signals, len(ids), want)
+	}
+}
+
 func TestARefusedFindingIsSentWithTheNext(t *testing.T) {
 	r := start(t, config(t))
 	r.sink.refuse = errors.New("full")

@@ -43,6 +43,11 @@ var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) [
 	"pitcrew.kernel.xid":          kernel("xid"),
 	"pitcrew.kernel.sxid":         kernel("sxid"),
 	"pitcrew.kernel.gpu_lost":     kernel("gpu_lost"),
+	"pitcrew.kernel.gpu_init":     kernel("gpu_init"),
+	"pitcrew.kernel.gsp":          kernel("gsp"),
+	"pitcrew.kernel.aer":          kernel("aer"),
+	"pitcrew.kernel.mlx5":         kernel("mlx5"),
+	"pitcrew.kernel.lines_lost":   kernel("lines_lost"),
 	"pitcrew.train.rank_exited":   exit(false),
 	"pitcrew.train.rank_attached": exit(true),
 }
@@ -69,8 +74,9 @@ func exit(attached bool) func(*core, *detector.Engine, both, plog.LogRecord) []d
 	return func(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
 		x := detector.Exit{
 			Target: rankTarget(a), Time: when(r), Attached: attached, Code: int(a.number("pitcrew.exit.code", -1)), Signal: int(a.number("pitcrew.exit.signal", 0)),
-			Error: a.text("pitcrew.error"), Step: a.number("pitcrew.step", -1),
+			Error: a.text("pitcrew.error"), Step: a.number("pitcrew.step", -1), PID: int(a.number("process.pid", 0)), Start: a.text("process.creation.time"),
 		}
+		x.Told, _ = a.flag("pitcrew.exit.told")
 		x.Clean, _ = a.flag("pitcrew.exit.clean")
 		x.History, _ = a.flag("pitcrew.history")
 		return e.Exit(x)

@@ -21,6 +21,7 @@ var ownMetrics = []struct {
 	{"pitcrew.detector.findings", "{finding}", "Findings made", func(c detector.Counts) int64 { return c.Findings }},
 	{"pitcrew.detector.history", "{record}", "Kernel lines of before, not published", func(c detector.Counts) int64 { return c.History }},
 	{"pitcrew.detector.echoes", "{record}", "Kernel lines that only follow from another", func(c detector.Counts) int64 { return c.Echoes }},
+	{"pitcrew.detector.trifles", "{record}", "Kernel lines without a code that the table calls information", func(c detector.Counts) int64 { return c.Trifles }},
 	{"pitcrew.detector.suppressed", "{record}", "Repeated kernel lines beyond the budget of their key", func(c detector.Counts) int64 { return c.Suppressed }},
 	{"pitcrew.detector.malformed", "{record}", "Samples without what identifies them", func(c detector.Counts) int64 { return c.Malformed }},
 	{"pitcrew.detector.stale", "{sample}", "Samples of superseded attempts", func(c detector.Counts) int64 { return c.Stale }},
@@ -68,6 +69,7 @@ func (c *core) sum() (sum detector.Counts, lost int64) {
 		sum.Findings += n.Findings
 		sum.History += n.History
 		sum.Echoes += n.Echoes
+		sum.Trifles += n.Trifles
 		sum.Suppressed += n.Suppressed
 		sum.Malformed += n.Malformed
 		sum.Stale += n.Stale

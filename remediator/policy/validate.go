@@ -203,8 +203,8 @@ func checkSteps(r *Rule, at string, fail checker) {
 				last = info
 			}
 		}
-		if s.Do != Notify && slices.ContainsFunc(r.When.Signal, func(p string) bool { return p != "*" && informational(p) }) {
-			fail(where+"do", "agent/lost is information and never acts; use do: notify")
+		if k := slices.IndexFunc(r.When.Signal, func(p string) bool { return p != "*" && informational(p) }); k >= 0 && s.Do != Notify {
+			fail(where+"do", r.When.Signal[k]+" is information and never acts; use do: notify")
 		}
 	}
 	checkRestart(r, at, done, fail)
