@@ -62,6 +62,7 @@ func TestProbe(t *testing.T) {
 			n, hit := 0, 0
 			var delays []float64
 			oa, ot := 0.0, 0.0
+			placed := map[string]int{}
 			by := map[string]float64{}
 			var miss []string
 			for _, r := range runs {
@@ -77,6 +78,7 @@ func TestProbe(t *testing.T) {
 					continue
 				}
 				ps := replay(r, in.MS, m, 0, ref[r.ID])
+				placed[r.ID] = r.Rows[in.First].Step
 				n++
 				got := false
 				last := 0.0
@@ -91,6 +93,7 @@ func TestProbe(t *testing.T) {
 						ot += p.t - last
 						if p.alarm {
 							oa += p.t - last
+							by[r.ID] += p.t - last
 						}
 					}
 					last = p.t
@@ -115,7 +118,10 @@ func TestProbe(t *testing.T) {
 					_ = k
 				}
 				n1, n2, n3 := 0, 0, 0
-				for _, v := range by {
+				for k, v := range by {
+					if v > 50 && n3 < 8 {
+						fmt.Print(k, " ", placed[k], "; ")
+					}
 					if v > 1 {
 						n1++
 					}
@@ -155,6 +161,14 @@ func TestAsked(t *testing.T) {
 					N++
 				}
 			}
+		}
+		var ks []string
+		for k := range n {
+			ks = append(ks, k)
+		}
+		sort.Slice(ks, func(i, j int) bool { return n[ks[i]] > n[ks[j]] })
+		for _, k := range ks[:min(6, len(ks))] {
+			fmt.Printf("   %s %d in %.2f h", k, n[k], h[k])
 		}
 		var rs []float64
 		for k := range h {

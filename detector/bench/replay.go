@@ -66,7 +66,7 @@ func replay(r *TrainingRun, ms []float64, m Mode, asked float64, ref *series.Ref
 			x.Workload = r.Workload[i]
 		case Siblings:
 			if !row.Eval {
-				x.Ref = ref.At(row.Step)
+				x.Ref, x.Workload = ref.At(row.Step), ref.Work(row.Step)
 			}
 		}
 		v1 := e.Observe(id, x)

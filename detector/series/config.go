@@ -39,7 +39,7 @@ type Config struct {
 	Profile    Profile
 	Asked      float64       // false onsets per series-hour, default AskedShipped
 	Kind       Kind          // of every series that is added without one
-	Accept     time.Duration // a level that stays so long is taken as the new baseline; default 2 min where told, see untoldAccept
+	Accept     time.Duration // a level that stays so long is taken as the new baseline; default 1 min where told, see untoldAccept
 	MaxSeries  int           // default 1 << 20
 	MaxContext int           // facility contexts (season, shape), about 10 KB each; default 4096
 }
@@ -62,7 +62,7 @@ func (c *Config) fill() error {
 		return fmt.Errorf("asked rate %g: above 0 and at most %d onsets per series-hour", c.Asked, maxAsked)
 	}
 	if c.Accept <= 0 {
-		c.Accept = 2 * time.Minute
+		c.Accept = time.Minute
 	}
 	if c.MaxSeries <= 0 {
 		c.MaxSeries = 1 << 20
@@ -77,13 +77,14 @@ const maxAsked = 600
 
 // The tuning of the training profile. Residuals are relative: 0.1 is ten percent.
 const (
-	warmSamples   = 24  // of a new series before it is judged
-	relearn       = 10  // samples after a told change of workload before it is judged again
-	guardSamples  = 5   // after a change of phase, neither judged nor learnt: pipelines refill
-	ringSize      = 8   // samples whose median starts a baseline
-	clip          = 0.3 // of one residual in the evidence
-	fastSeconds   = 2.0 // time constant of the fast evidence …
-	fastLeast     = 8   // … and the least samples it spans
+	warmSamples   = 24            // of a new series before it is judged
+	relearn       = 10            // samples after a told change of workload before it is judged again
+	guardSamples  = 5             // after a change of phase, neither judged nor learnt: pipelines refill
+	guardSibling  = 2 * lateSteps // after a step at which siblings changed their work
+	ringSize      = 8             // samples whose median starts a baseline
+	clip          = 0.3           // of one residual in the evidence
+	fastSeconds   = 2.0           // time constant of the fast evidence …
+	fastLeast     = 8             // … and the least samples it spans
 	slowSeconds   = 8.0
 	slowLeast     = 16
 	baseSeconds   = 25.0 // time constant of the baseline
@@ -93,8 +94,10 @@ const (
 	blockSeconds  = 2.0   // of the tail model
 	blockLeast    = 8     // samples
 	leanLeast     = 0.03  // between both evidences: something began
+	onsetLeast    = 0.02  // evidence below this, or what the series often shows, has not begun to rise
 	leanEach      = 0.08
 	leanRow       = 5 // samples in a row
+	carryMost     = 2.0
 	carryRow      = 3
 	recentRate    = 0.25
 	sameLevel     = 0.04
@@ -107,7 +110,7 @@ const (
 	flatSamples   = 120 // equal values in a row, and flatTimes the longest such run before
 	flatTimes     = 20
 	flatSeconds   = 30.0
-	untoldAccept  = 17 * time.Second // a level nobody told of is a new level after this
+	untoldAccept  = 16 * time.Second // a level nobody told of is a new level after this
 	floorFast     = 0.085            // practical floor of a finding at rates of floorRate and below
 	floorSlow     = 0.07
 	floorSibling  = 0.024 // slow evidence against a step-aligned profile

@@ -62,7 +62,8 @@ type Finding struct {
 	Joins                bool // opened within the refractory time of an earlier one: the same story
 	Samples              int  // while open
 	Lost                 float64
-	sum, worst           float64
+	sum                  float64
+	worstFast, worstSlow float32
 }
 
 // decide opens, keeps and ends the finding of a series.
@@ -89,7 +90,8 @@ func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, ref, r, raw, dt, 
 		case flat:
 			w, out.Score = Flatline, math.Max(out.Score, 0.6)
 		}
-		if w != Nothing && (s.t >= s.until || z > 1.5) {
+		practical := math.Abs(float64(s.fast)) >= floorFast || math.Abs(float64(s.slow)) >= floorFast
+		if w != Nothing && (s.t >= s.until || z > 1.5 && practical) {
 			e.opens(id, s, k, x, v, ref, unit, w, out)
 		}
 		return
@@ -103,8 +105,9 @@ func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, ref, r, raw, dt, 
 	out.Score = math.Max(out.Score, AlarmScore)
 	// Back in the band: a short mean, as odd and even steps may differ, and below half of the worst that was seen.
 	s.near += float32(closeRate * (r - float64(s.near)))
-	f.worst = math.Max(f.worst, math.Max(math.Abs(float64(s.fast)), math.Abs(float64(s.slow))))
-	ended := math.Abs(float64(s.near)) < 0.5*math.Max(f.worst, math.Min(hf, hs))
+	f.worstFast, f.worstSlow = max(f.worstFast, abs32(s.fast)), max(f.worstSlow, abs32(s.slow))
+	worst := float64(max(f.worstFast, f.worstSlow))
+	ended := math.Abs(float64(s.near)) < 0.5*math.Max(worst, math.Min(hf, hs))
 	if f.What == Flatline {
 		ended = s.equal == 0
 	}
@@ -121,7 +124,7 @@ func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, ref, r, raw, dt, 
 	if f.Severity == Info {
 		accept = math.Min(accept, seconds(untoldAccept))
 	}
-	if float64(s.t-f.Onset)*1e-9 >= accept && f.What != Flatline && s.since >= ringSize {
+	if float64(s.t-f.Opened)*1e-9 >= accept && f.What != Flatline && s.since >= ringSize {
 		par := k.par
 		s.start(k)
 		k.par, k.n = par, min(k.n, 2*warmSamples)
@@ -154,6 +157,7 @@ func (e *Engine) opens(id ID, s *state, k *slot, x Sample, v, ref, unit float64,
 	if math.Abs(float64(s.slow)) > math.Abs(f.Ratio) {
 		f.Ratio = float64(s.slow)
 	}
+	f.worstFast, f.worstSlow = abs32(s.fast), abs32(s.slow)
 	e.open[id] = f
 	e.counts.Findings++
 	s.what, s.good, s.onset, s.severity, s.near = uint8(w), 0, onset, uint8(sev), float32(f.Ratio)
@@ -173,7 +177,10 @@ func (e *Engine) ends(id ID, s *state, f *Finding, st State, out *Verdict) {
 		f.What = Shift
 	}
 	s.what, s.good = 0, 0
+	s.fastTail.rec = max(s.fastTail.rec, min(float32(f.worstFast), recordMost))
+	s.slowTail.rec = max(s.slowTail.rec, min(float32(f.worstSlow), recordMost))
 	s.fast, s.slow = 0, 0
+	s.fastTail.pend, s.slowTail.pend = 0, 0
 	s.fastTail.peak, s.slowTail.peak, s.block, s.blockN = 0, 0, 0, 0
 	s.set(flagAccept, st == StateAccepted)
 	s.ended = s.t
@@ -184,17 +191,20 @@ func (e *Engine) ends(id ID, s *state, f *Finding, st State, out *Verdict) {
 	}
 }
 
-// refractory is the time in which weak evidence opens nothing new: a fifth of the asked interval where many onsets are asked
+// refractory is the time in which weak evidence opens nothing new: a share of the asked interval where many onsets are asked
 // for; where few are, the threshold is rare enough by itself and a fault right after another must not be missed.
 func refractory(asked float64) float64 {
 	if asked < 1 {
 		return refractoryLeast
 	}
-	return clampTo(0.2*3600/asked, refractoryLeast, 120)
+	return clampTo(refractoryShare*3600/asked, refractoryLeast, refractoryMost)
 }
 
 const (
-	refractoryLeast = 5.0
+	refractoryShare = 0.25 // of the asked interval
+	holdShare       = 0.1  // of it, from the first judged sample: a rate cannot be kept before it can be seen
+	refractoryLeast = 5.0  // s
+	refractoryMost  = 240.0
 	joinSeconds     = 600.0 // onsets within it of the last end are told as one story
 )
 

@@ -54,6 +54,7 @@ type Counts struct {
 type Engine struct {
 	cfg    Config
 	share  float64 // of the practical floors
+	hold   int64   // ns from the first judged sample without weak findings
 	states []state
 	ctx    []*context // facility profile
 	open   map[ID]*Finding
@@ -65,7 +66,13 @@ func New(cfg Config) (*Engine, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Engine{cfg: cfg, share: cfg.floorShare(), open: map[ID]*Finding{}}, nil
+	e := &Engine{cfg: cfg, share: cfg.floorShare(), open: map[ID]*Finding{}}
+	if cfg.Asked >= 1 {
+		e.hold = int64(clampTo(holdShare*3600/cfg.Asked, refractoryLeast, refractoryMost) * 1e9)
+	} else {
+		e.hold = 1
+	}
+	return e, nil
 }
 
 // Add makes room for a series. At the bound it fails: the caller, who knows which was seen least recently, resets one.

@@ -9,6 +9,7 @@ import (
 // from it is learnt as any baseline is.
 type Reference struct {
 	level []float32 // by step; 0: unknown
+	work  []uint32  // by step; counts the changes of work so far
 }
 
 // NewReference takes the values of earlier runs, by step; NaN is no value. The level of a step is the median over the runs of
@@ -40,6 +41,7 @@ func NewReference(runs [][]float64) *Reference {
 			ref.level[s] = float32(middle(v))
 		}
 	}
+	ref.changes()
 	return ref
 }
 
@@ -49,6 +51,56 @@ func (r *Reference) At(step int) float32 {
 		return 0
 	}
 	return r.level[step]
+}
+
+// Work counts the changes of the siblings' work up to a step. A change is counted lateSteps early: runs of one class change
+// within some steps of each other.
+func (r *Reference) Work(step int) uint32 {
+	if r == nil || step < 0 || step >= len(r.work) {
+		return 0
+	}
+	return r.work[step]
+}
+
+const (
+	lateSteps  = 8
+	workWindow = 12   // steps on either side
+	workLeast  = 0.04 // relative
+)
+
+// changes marks where the middle of the steps before and after differ the most around.
+func (r *Reference) changes() {
+	n := len(r.level)
+	r.work = make([]uint32, n)
+	gain := make([]float64, n)
+	v := make([]float64, 0, workWindow)
+	side := func(lo, hi int) float64 {
+		v = v[:0]
+		for i := max(0, lo); i < min(n, hi); i += 2 { // pairs: odd and even steps may differ
+			if i+1 < n && r.level[i] > 0 && r.level[i+1] > 0 {
+				v = append(v, math.Log(float64(r.level[i])*float64(r.level[i+1]))/2)
+			}
+		}
+		if len(v) < 3 {
+			return math.NaN()
+		}
+		slices.Sort(v)
+		return v[len(v)/2]
+	}
+	for i := range gain {
+		if g := math.Abs(side(i, i+workWindow) - side(i-workWindow, i)); g >= workLeast {
+			gain[i] = g
+		}
+	}
+	for i := range gain {
+		lo, hi := max(0, i-workWindow), min(n, i+workWindow+1)
+		if gain[i] > 0 && gain[i] == slices.Max(gain[lo:hi]) && !slices.Contains(gain[lo:i], gain[i]) {
+			r.work[max(0, i-lateSteps)]++
+		}
+	}
+	for i := 1; i < n; i++ {
+		r.work[i] += r.work[i-1]
+	}
 }
 
 // middle is the median of the positive values.

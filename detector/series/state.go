@@ -16,7 +16,7 @@ type slot struct {
 // state is all that a series keeps between two samples.
 type state struct {
 	t     int64 // of the last sample, ns
-	rise  int64 // since when the evidence points one way
+	rise  int64 // when the evidence was last within what it often is
 	onset int64 // of the open finding
 	until int64 // refractory
 	ended int64 // the last finding
@@ -48,8 +48,8 @@ const (
 	flagTold                      // phases or workloads are told
 	flagSibling                   // judged against a profile of siblings
 	flagRatio                     // by logarithm
-	flagRise                      // evidence pointed up at rise
 	flagAccept                    // its last finding was accepted, not cleared
+	flagWork                      // the last change was one of work
 )
 
 func (s *state) is(f uint8) bool { return s.flags&f != 0 }

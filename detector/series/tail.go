@@ -9,6 +9,8 @@ type tail struct {
 	q, b float32 // the 0.9 quantile of block maxima, mean excess over it
 	peak float32 // of the running block
 	h    float32 // threshold for the asked rate
+	rec  float32 // record of episodes that ended; falls by b·p a block, so that a share p of blocks exceeds it
+	pend float32 // largest of the running episode
 	n    uint16  // blocks seen
 }
 
@@ -23,6 +25,7 @@ const (
 func (t *tail) close(p, most float64) {
 	m := float64(t.peak)
 	t.peak = 0
+	t.record(m, p)
 	q, b := float64(t.q), float64(t.b)
 	if t.n < math.MaxUint16 {
 		t.n++
@@ -45,10 +48,27 @@ func (t *tail) close(p, most float64) {
 	t.threshold(p)
 }
 
+// record keeps the largest evidence of episodes that are over. One that lasts is no record yet: a drift must not raise the
+// threshold that it has to pass.
+func (t *tail) record(m, p float64) {
+	t.pend = max(t.pend, float32(m))
+	if m <= math.Max(float64(t.q), 0.6*float64(t.pend)) {
+		t.rec = max(t.rec, min(t.pend, recordMost))
+		t.pend = 0
+	}
+	t.rec -= t.b * float32(p)
+}
+
+// recordMost is the largest evidence that is ever taken for usual: a practical fault stays one however often it comes.
+const (
+	recordMost   = floorFast
+	recordMargin = 1.02
+)
+
 // tailPriorShare of the first block's maximum is what a healthy series' excesses are before they are known.
 const tailPriorShare = 0.35
 
 func (t *tail) threshold(p float64) {
 	early := 1 + 2/(float64(t.n)+1) // a quantile of few blocks is low
-	t.h = float32(float64(t.q)*early + float64(t.b)*math.Log(math.Max(1, tailShare/p)))
+	t.h = max(t.rec*recordMargin, float32(float64(t.q)*early+float64(t.b)*math.Log(math.Max(1, tailShare/p))))
 }

@@ -45,9 +45,9 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	raw := r
 	k.odd = !k.odd
 	r = clamp(r, math.Max(clip, 4*scale))
-	guard := s.since <= guardSamples && s.since > 0 && int(k.n) >= ringSize
+	guard := s.since <= s.guardFor() && s.since > 0 && int(k.n) >= ringSize
 	known := int(k.n) >= e.warm(s)
-	s.lean(r)
+	s.lean(clamp(raw, carryMost))
 	if s.moved(k) {
 		k.n, s.fast, s.slow = 0, 0, 0
 		return e.unknown(s)
@@ -56,6 +56,9 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 		e.gather(s, r, dt)
 	}
 	out := Verdict{Known: known}
+	if known && s.until == 0 {
+		s.until = x.T + e.hold
+	}
 	if known {
 		e.decide(id, s, k, x, v, ref, r, raw, dt, unit, guard, &out)
 	}
@@ -90,6 +93,7 @@ func (e *Engine) changes(id ID, s *state, x Sample, dt float64) {
 	}
 	if phase != s.phase {
 		s.phase, s.since = phase, 0
+		s.set(flagWork, false)
 		s.equal = 0
 	}
 	sibling := x.Ref > 0
@@ -100,10 +104,11 @@ func (e *Engine) changes(id ID, s *state, x Sample, dt float64) {
 		s.forget()
 	case x.Workload != s.workload && sibling: // the siblings changed at the same step
 		s.since = 0
+		s.set(flagWork, true)
 	case x.Workload != s.workload:
 		carry := s.recent
 		if f := e.open[id]; s.what != 0 && f.Samples > 0 {
-			carry = float32(clamp(f.sum/float64(f.Samples), 1))
+			carry = float32(clamp(f.sum/float64(f.Samples), carryMost))
 		} else if n := math.Abs(float64(s.leaning)); n >= carryRow {
 			carry /= float32(1 - math.Pow(1-recentRate, n))
 		} else {
@@ -113,7 +118,9 @@ func (e *Engine) changes(id ID, s *state, x Sample, dt float64) {
 		s.forget()
 		s.carry, s.old = carry, old
 	}
-	s.workload = x.Workload
+	if x.Phase == 0 {
+		s.workload = x.Workload
+	}
 	if dt > math.Max(gapSeconds, gapIntervals*float64(s.every)) && s.slots[s.phase].n > ringSize {
 		e.counts.Gaps++
 		if s.what == 0 {
@@ -132,6 +139,9 @@ func (s *state) forget() {
 }
 
 func (e *Engine) warm(s *state) int {
+	if s.what != 0 { // nothing is learnt while a finding is open
+		return ringSize
+	}
 	if s.is(flagTold) && s.slots[s.phase].scale > 0 && s.fastTail.n >= 1 {
 		return relearn
 	}
@@ -151,6 +161,14 @@ func (s *state) transform(v float64, r float32) (y, ref float64, ok bool) {
 		y -= ref
 	}
 	return y, ref, true
+}
+
+// guardFor is how long nothing is judged after a change; siblings change within some steps of each other.
+func (s *state) guardFor() uint16 {
+	if s.is(flagSibling) && s.is(flagWork) {
+		return guardSibling
+	}
+	return guardSamples
 }
 
 // keep puts a value into the ring; an even number of them holds as many odd as even steps.
@@ -229,10 +247,9 @@ func (e *Engine) gather(s *state, r, dt float64) {
 	every := float64(s.every) // not dt: one long step is one piece of evidence
 	a := clampTo(every/fastSeconds, 1.0/256, 1.0/fastLeast)
 	b := clampTo(every/slowSeconds, 1.0/1024, 1.0/slowLeast)
-	was := s.fast
 	s.fast += float32(a * (r - float64(s.fast)))
 	s.slow += float32(b * (r - float64(s.slow)))
-	if (s.fast > 0) != (was > 0) && s.what == 0 {
+	if abs32(s.fast) <= max(s.fastTail.q, onsetLeast) && s.what == 0 {
 		s.rise = s.t
 	}
 	if s.what != 0 {
