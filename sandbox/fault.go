@@ -162,6 +162,7 @@ func (s *Sandbox) gpuOf(r Rank) int {
 func (n *Node) fail(in Injected) error {
 	g := in.GPU
 	xid := func(code int, text string) error {
+		n.troubled[g.Index] = true
 		if err := n.kmsg.write(kernWarning, fmt.Sprintf("NVRM: Xid (PCI:%s): %d, %s", g.PCI, code, text)); err != nil {
 			return err
 		}

@@ -66,6 +66,13 @@ func (n *Node) healGPUs() error {
 			return err
 		}
 	}
+	for index := range n.troubled { // after a reset the driver takes its verdict back
+		text := fmt.Sprintf("NVRM: Xid (PCI:%s): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", n.GPUs[index].PCI)
+		if err := n.kmsg.write(kernWarning, text); err != nil {
+			return err
+		}
+	}
+	clear(n.troubled)
 	return nil
 }
 

@@ -81,6 +81,8 @@ type Node struct {
 	dir     string
 	kmsg    kernelLog
 
+	troubled map[int]bool // GPUs of which the driver has complained since they were whole; guarded by Sandbox.faults
+
 	mu      sync.Mutex
 	kubelet *kubelet // nil while the node is lost
 }
@@ -213,7 +215,7 @@ func Clean(dir string) error {
 }
 
 func (s *Sandbox) newNode(spec NodeSpec, ip string) (*Node, error) {
-	n := &Node{NodeSpec: spec, IP: ip, sandbox: s, dir: filepath.Join(s.dir, "nodes", spec.Name)}
+	n := &Node{NodeSpec: spec, IP: ip, sandbox: s, troubled: map[int]bool{}, dir: filepath.Join(s.dir, "nodes", spec.Name)}
 	gpuDir := filepath.Join(n.dir, "gpu")
 	devices := simgpu.H100s(spec.Name, spec.GPUCount)
 	n.GPUs = gpusOf(devices, gpuDir)
