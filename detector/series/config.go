@@ -87,7 +87,8 @@ const (
 	fastLeast     = 8             // … and the least samples it spans
 	slowSeconds   = 8.0
 	slowLeast     = 16
-	baseSeconds   = 25.0 // time constant of the baseline
+	baseSeconds   = 25.0  // time constant of the baseline
+	baseSibling   = 120.0 // … against siblings, whose profile has the trends
 	baseLeast     = 60
 	scaleFloor    = 0.005 // of the level
 	huber         = 3     // scales that one sample may pull by
@@ -102,6 +103,7 @@ const (
 	recentRate    = 0.25
 	sameLevel     = 0.04
 	lateSamples   = 24 // of a new workload: so late may its level come
+	mostOfRing    = 5  // of eight samples
 	closeSamples  = 3  // in a row within the band that end a finding
 	gapIntervals  = 5  // and gapSeconds: a longer silence restarts the evidence
 	gapSeconds    = 60.0
@@ -113,8 +115,9 @@ const (
 	untoldAccept  = 16 * time.Second // a level nobody told of is a new level after this
 	floorFast     = 0.085            // practical floor of a finding at rates of floorRate and below
 	floorSlow     = 0.07
-	floorSibling  = 0.024 // slow evidence against a step-aligned profile
-	floorRate     = 0.1   // onsets per series-hour: from here to floorFree the floor falls to nothing
+	floorSibling  = 0.018 // slow evidence against a step-aligned profile
+	noiseScales   = 5.0
+	floorRate     = 0.1 // onsets per series-hour: from here to floorFree the floor falls to nothing
 	floorFree     = 4.0
 	absentPeriods = 3
 )

@@ -1,6 +1,9 @@
 package series
 
-import "math"
+import (
+	"math"
+	"math/bits"
+)
 
 // What a finding is.
 type What uint8
@@ -76,13 +79,14 @@ func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, ref, r, raw, dt, 
 		dt > math.Max(float64(s.every)*stallRatio, float64(s.every)+stallSeconds)
 	flat := s.longest > 0 && int(s.equal) >= max(flatSamples, flatTimes*int(s.longest)) &&
 		float64(s.equal)*float64(s.every) >= flatSeconds
+	s.shift(r, 0.5*math.Min(hf, hs))
 	if s.what == 0 {
 		w := Nothing
 		switch {
 		case stall && s.t >= s.until:
 			w, out.Score = Stall, math.Max(out.Score, 0.9)
 		case guard:
-		case z >= 1:
+		case z >= 1 && s.most():
 			w = Spike
 			if zf < 1 {
 				w = Drift
@@ -130,6 +134,25 @@ func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, ref, r, raw, dt, 
 		k.par, k.n = par, min(k.n, 2*warmSamples)
 		e.ends(id, s, f, StateAccepted, out)
 	}
+}
+
+// shift remembers on which side a residual lies.
+func (s *state) shift(r, half float64) {
+	s.above, s.below = s.above<<1, s.below<<1
+	switch {
+	case r > half:
+		s.above |= 1
+	case r < -half:
+		s.below |= 1
+	}
+}
+
+// most says whether most of the last eight residuals lie where the evidence points: a few long steps are no level.
+func (s *state) most() bool {
+	if s.fast+s.slow > 0 {
+		return bits.OnesCount8(s.above) >= mostOfRing
+	}
+	return bits.OnesCount8(s.below) >= mostOfRing
 }
 
 // closeRate is the weight of the newest residual in the mean that ends a finding.

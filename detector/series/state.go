@@ -38,6 +38,7 @@ type state struct {
 	severity, at                  uint8
 	flags                         uint8
 	leaning                       int8
+	above, below                  uint8 // of the last eight residuals, those beyond half a threshold
 }
 
 // StateSize is the bytes of core state per series.

@@ -25,7 +25,10 @@ const (
 func (t *tail) close(p, most float64) {
 	m := float64(t.peak)
 	t.peak = 0
-	t.record(m, p)
+	m, over := t.record(m, p)
+	if !over {
+		return
+	}
 	q, b := float64(t.q), float64(t.b)
 	if t.n < math.MaxUint16 {
 		t.n++
@@ -48,20 +51,23 @@ func (t *tail) close(p, most float64) {
 	t.threshold(p)
 }
 
-// record keeps the largest evidence of episodes that are over. One that lasts is no record yet: a drift must not raise the
-// threshold that it has to pass.
-func (t *tail) record(m, p float64) {
-	t.pend = max(t.pend, float32(m))
-	if m <= math.Max(float64(t.q), 0.6*float64(t.pend)) {
-		t.rec = max(t.rec, min(t.pend, recordMost))
-		t.pend = 0
-	}
+// record keeps the largest evidence of episodes that are over, and gives what the block teaches: an episode teaches once, when
+// it is over. One that lasts teaches nothing yet: a drift must not raise the threshold that it has to pass.
+func (t *tail) record(m, p float64) (teach float64, over bool) {
 	t.rec -= t.b * float32(p)
+	t.pend = max(t.pend, float32(m))
+	if t.n > tailBlocks && m > math.Max(float64(t.q+2*t.b), 0.6*float64(t.pend)) {
+		return 0, false
+	}
+	m = float64(t.pend)
+	t.rec = max(t.rec, min(t.pend, recordMost))
+	t.pend = 0
+	return m, true
 }
 
 // recordMost is the largest evidence that is ever taken for usual: a practical fault stays one however often it comes.
 const (
-	recordMost   = floorFast
+	recordMost   = 0.12
 	recordMargin = 1.02
 )
 

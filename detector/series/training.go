@@ -276,6 +276,14 @@ func (e *Engine) limits(s *state) (fast, slow float64) {
 	if s.is(flagSibling) {
 		fs = floorSibling
 	}
+	// The mean of independent residuals of that scale stays below it but for one in millions.
+	noise := noiseScales * float64(s.slots[s.phase].scale)
+	if !s.is(flagRatio) {
+		noise = 0
+	}
+	every := float64(s.every)
+	ff = math.Max(ff, noise*math.Sqrt(clampTo(every/fastSeconds, 1.0/256, 1.0/fastLeast)/2))
+	fs = math.Max(fs, noise*math.Sqrt(clampTo(every/slowSeconds, 1.0/1024, 1.0/slowLeast)/2))
 	return limit(&s.fastTail, ff*e.share), limit(&s.slowTail, fs*e.share)
 }
 
@@ -291,7 +299,11 @@ func limit(t *tail, floor float64) float64 {
 // before it is found. A lean that lasts is a trend, and is followed.
 func (s *state) learn(k *slot, r, scale, unit, dt float64) {
 	n := float64(k.n)
-	a := math.Max(1/(n+1), clampTo(dt/baseSeconds, 1.0/4096, 1.0/baseLeast))
+	base := baseSeconds
+	if s.is(flagSibling) {
+		base = baseSibling
+	}
+	a := math.Max(1/(n+1), clampTo(dt/base, 1.0/8192, 1.0/baseLeast))
 	if k.n < math.MaxUint16 {
 		k.n++
 	}
