@@ -3,7 +3,6 @@ package remediator
 import (
 	"encoding/json"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
@@ -207,11 +206,3 @@ func guarded(i *incident.Incident) guard.Incident {
 
 // doneBy says which step was intended once an incident had reached a state.
 var doneBy = map[incident.State]policy.Verb{incident.Approved: policy.Cordon, incident.Placed: policy.RestartJob}
-
-// explain is the number of a verdict's line in a log.
-func explain(vs []guard.Verdict) string {
-	for _, v := range guard.Blocking(vs) {
-		return v.String()
-	}
-	return strconv.Itoa(len(vs)) + " guards allow it"
-}

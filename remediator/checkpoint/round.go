@@ -334,16 +334,16 @@ func (r round) manifest(ctx context.Context, all bus.Save) (bus.Save, error) {
 	if err != nil {
 		return bus.Save{}, fmt.Errorf("checkpoint %s: manifest: %w", r.req, err)
 	}
-	for _, rank := range a.Ranks {
-		if rank.Rank == writer && rank.T == "manifested" && rank.Error == "" {
-			if rank.Save != nil {
-				all.CRC32 = rank.Save.CRC32
-			}
-			return all, nil
-		}
-		return bus.Save{}, fmt.Errorf("checkpoint %s: rank %d did not write the manifest: %s %s", r.req, rank.Rank, rank.T, rank.Error)
+	k := slices.IndexFunc(a.Ranks, func(x bus.RankReply) bool { return x.Rank == writer })
+	if k < 0 {
+		return bus.Save{}, fmt.Errorf("checkpoint %s: rank %d did not answer for the manifest", r.req, writer)
 	}
-	return bus.Save{}, fmt.Errorf("checkpoint %s: rank %d did not answer for the manifest", r.req, writer)
+	if x := a.Ranks[k]; x.T != "manifested" || x.Error != "" {
+		return bus.Save{}, fmt.Errorf("checkpoint %s: rank %d did not write the manifest: %s %s", r.req, writer, x.T, x.Error)
+	} else if x.Save != nil {
+		all.CRC32 = x.Save.CRC32
+	}
+	return all, nil
 }
 
 // tell sends a command whose answer does not matter: a rank that misses it meets its own deadline.

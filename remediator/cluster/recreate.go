@@ -160,17 +160,18 @@ func (c *Cluster) restartJobSet(ctx context.Context, g Gang, o RecreateOptions, 
 			return nil // its Job fails by that, or already has
 		}
 	}
-	for _, m := range g.Members {
-		outcome, err := c.ReplacePod(ctx, m, ReplaceOptions{Incident: o.Incident, GraceSeconds: o.GraceSeconds, Force: o.Force(m)})
-		if errors.Is(err, ErrFinished) {
-			return nil
-		}
-		if err == nil {
-			done.Outcomes[m.PodUID] = outcome
-		}
-		return err
+	if len(g.Members) == 0 {
+		return nil
 	}
-	return nil
+	m := g.Members[0] // any one will do
+	outcome, err := c.ReplacePod(ctx, m, ReplaceOptions{Incident: o.Incident, GraceSeconds: o.GraceSeconds, Force: o.Force(m)})
+	if errors.Is(err, ErrFinished) {
+		return nil
+	}
+	if err == nil {
+		done.Outcomes[m.PodUID] = outcome
+	}
+	return err
 }
 
 // suspendAndResume lets the Job controller take all pods away, which counts as no failure, and make them anew. The controller deletes
