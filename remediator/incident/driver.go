@@ -133,10 +133,14 @@ func (d *driver) isNews(i Incident, f Fault) bool {
 			return false
 		}
 	}
-	if f.Attempt != nil && i.Attempt > 0 && i.State != Detected && i.State != Correlated {
-		return *f.Attempt >= i.Attempt && len(i.Faults) < 16
+	if f.Attempt == nil || len(i.Faults) >= maxFaults {
+		return false
 	}
-	return false // before the restart, whatever died will be started again
+	switch i.State {
+	case Restarted, Resumed, Verified:
+		return i.Attempt > 0 && *f.Attempt >= i.Attempt
+	}
+	return *f.Attempt > i.Attempt // of the present attempt, whatever dies before the restart or of its fence will be started again
 }
 
 func (d *driver) poke() {

@@ -262,10 +262,13 @@ func faultOf(ev event.Event, g *cluster.Gang, p *Plan) Fault {
 var (
 	lostSignals = map[string]bool{"rank/dead": true, "rank/hung": true, "gpu/lost": true, "node/lost": true}
 	lostAdvice  = map[string]bool{"reset-gpu": true, "reboot-node": true, "drain-and-rma": true}
+	// laterAdvice is for the next idle moment: a row that waits to be swapped in works, as XID 63 says of the same thing.
+	laterAdvice = map[string]bool{"gpu/row-remap": true}
 )
 
 func usable(ev event.Event) bool {
-	return !ev.Data.Severity.AtLeast(event.Fatal) && !lostSignals[ev.Data.Cause.Signal()] && !lostAdvice[ev.Data.Advice]
+	signal := ev.Data.Cause.Signal()
+	return !ev.Data.Severity.AtLeast(event.Fatal) && !lostSignals[signal] && (!lostAdvice[ev.Data.Advice] || laterAdvice[signal])
 }
 
 // open makes the incident's record. Its id follows from the event and the job, so that a redelivery finds the first.

@@ -168,6 +168,7 @@ type Incident struct {
 }
 
 const (
+	maxFaults = 16
 	maxJoined = 64
 	maxNotes  = 200
 	maxWrites = 200
