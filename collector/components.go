@@ -23,6 +23,7 @@ import (
 	"github.com/pitcrew/pitcrew/collector/detectorconnector"
 	"github.com/pitcrew/pitcrew/collector/natsexporter"
 	"github.com/pitcrew/pitcrew/collector/pilotextension"
+	"github.com/pitcrew/pitcrew/collector/podlabels"
 	"github.com/pitcrew/pitcrew/receivers/dcgmreceiver"
 	"github.com/pitcrew/pitcrew/receivers/torchreceiver"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver"
@@ -40,7 +41,10 @@ func receivers() []receiver.Factory {
 }
 
 func processors() []processor.Factory {
-	return []processor.Factory{memorylimiterprocessor.NewFactory()}
+	return []processor.Factory{
+		podlabels.NewFactory(),
+		memorylimiterprocessor.NewFactory(),
+	}
 }
 
 func connectors() []connector.Factory {

@@ -37,7 +37,7 @@ func BenchmarkRound(b *testing.B) {
 			at := time.Now()
 			w := newWorker(time.Now)
 			defer w.stop()
-			s := newSession(src, w, cfg.fields(), cfg.Interval, func() time.Time { return at })
+			s := newSession(src, w, cfg.fields(), cfg.Interval, cfg.MaxInterval, func() time.Time { return at })
 			build := newBuilder(cfg.fields(), true, "node-a", func(pcommon.Resource) {})
 			if rd := s.run(false); rd.err != nil {
 				b.Fatal(rd.err)

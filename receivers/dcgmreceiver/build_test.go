@@ -53,7 +53,7 @@ func metricsOf(t *testing.T, src Source, dcgmNames bool) pmetric.Metrics {
 	w := newWorker(now)
 	defer w.stop()
 	cfg := NewDefaultConfig()
-	rd := newSession(src, w, cfg.fields(), cfg.Interval, now).run(false)
+	rd := newSession(src, w, cfg.fields(), cfg.Interval, cfg.MaxInterval, now).run(false)
 	if rd.err != nil {
 		t.Fatal(rd.err)
 	}

@@ -30,6 +30,9 @@ type Config struct {
 	File string `mapstructure:"file"`
 	// Interval at which the fields that tell of faults are read; the others have their own, never shorter.
 	Interval time.Duration `mapstructure:"interval"`
+	// MaxInterval bounds how rarely any field is read and sent on, where Interval is not longer. It has to stay below the age at which
+	// the agent's Prometheus endpoint takes a series for ended.
+	MaxInterval time.Duration `mapstructure:"max_interval"`
 	// CallTimeout is how long the engine may take to answer before its data counts as stale.
 	CallTimeout time.Duration `mapstructure:"call_timeout"`
 	// RetryMax bounds the wait between two attempts to connect.
@@ -53,6 +56,7 @@ func NewDefaultConfig() *Config {
 		Mode:        ModeStandalone,
 		Address:     "localhost:5555",
 		Interval:    time.Second,
+		MaxInterval: 15 * time.Second,
 		CallTimeout: 5 * time.Second,
 		RetryMax:    30 * time.Second,
 		DCGMNames:   true,
@@ -79,6 +83,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Interval < minInterval {
 		fail("interval: %v is below %v", c.Interval, minInterval)
+	}
+	if c.MaxInterval <= 0 {
+		fail("max_interval: %v is not positive", c.MaxInterval)
 	}
 	if c.CallTimeout <= 0 {
 		fail("call_timeout: %v is not positive", c.CallTimeout)

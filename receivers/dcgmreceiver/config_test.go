@@ -31,6 +31,7 @@ func TestEachMistakeIsNamed(t *testing.T) {
 		{"no recording", func(c *Config) { c.Mode = ModeReplay }, []string{"file: empty"}},
 		{"too short an interval", func(c *Config) { c.Interval = time.Millisecond }, []string{"interval: 1ms is below 100ms"}},
 		{"no deadline", func(c *Config) { c.CallTimeout = 0 }, []string{"call_timeout"}},
+		{"no longest interval", func(c *Config) { c.MaxInterval = 0 }, []string{"max_interval"}},
 		{"an unknown policy", func(c *Config) { c.Policies = []string{"xid", "heat"} }, []string{`policies: unknown "heat"`}},
 		{"an unknown field", func(c *Config) { c.ExtraFields = []uint16{9999} }, []string{"extra_fields: 9999"}},
 		{"a core field", func(c *Config) { c.ExtraFields = []uint16{150} }, []string{"extra_fields: 150", "read anyway"}},
@@ -55,7 +56,7 @@ func TestEachMistakeIsNamed(t *testing.T) {
 func TestTheConfigurationIsReadFromItsKeys(t *testing.T) {
 	cfg := NewDefaultConfig()
 	err := confmap.NewFromStringMap(map[string]any{
-		"mode": "embedded", "interval": "200ms", "call_timeout": "2s", "expected_gpus": 8, "dcgm_names": false,
+		"mode": "embedded", "interval": "200ms", "call_timeout": "2s", "expected_gpus": 8, "dcgm_names": false, "max_interval": "20s",
 		"policies": []any{"xid"}, "extra_fields": []any{1002, 1004}, "cluster": "c", "node": "n", "library": "/l", "retry_max": "3s",
 	}).Unmarshal(cfg)
 	if err != nil {
@@ -64,7 +65,7 @@ func TestTheConfigurationIsReadFromItsKeys(t *testing.T) {
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
 	}
-	if cfg.Interval != 200*time.Millisecond || cfg.ExpectedGPUs != 8 || cfg.DCGMNames || cfg.Library != "/l" || cfg.RetryMax != 3*time.Second {
+	if cfg.Interval != 200*time.Millisecond || cfg.ExpectedGPUs != 8 || cfg.DCGMNames || cfg.Library != "/l" || cfg.RetryMax != 3*time.Second || cfg.MaxInterval != 20*time.Second {
 		t.Errorf("configuration is %+v", cfg)
 	}
 	if n := len(cfg.fields()); n != 57 {
@@ -73,21 +74,21 @@ func TestTheConfigurationIsReadFromItsKeys(t *testing.T) {
 }
 
 func TestFieldsOfFaultsFollowTheIntervalAndOthersTheirOwn(t *testing.T) {
-	base := 200 * time.Millisecond
-	for id, want := range map[uint16]time.Duration{230: base, 310: base, 311: base, 395: base, 396: base, 150: 10 * time.Second, 385: slowest} {
+	base, most := 200*time.Millisecond, 15*time.Second
+	for id, want := range map[uint16]time.Duration{230: base, 310: base, 311: base, 395: base, 396: base, 150: 10 * time.Second, 385: most} {
 		f, _ := FieldByID(id)
-		if got := f.every(base); got != want {
+		if got := f.every(base, most); got != want {
 			t.Errorf("field %d every %v, want %v", id, got, want)
 		}
 	}
 	f, _ := FieldByID(150)
-	if got := f.every(time.Minute); got != time.Minute {
+	if got := f.every(time.Minute, time.Minute); got != time.Minute {
 		t.Errorf("field 150 every %v at an interval of a minute", got)
 	}
 	now := t0
 	w := newWorker(func() time.Time { return now })
 	defer w.stop()
-	s := newSession(twoGPUs(), w, Fields, time.Second, func() time.Time { return now })
+	s := newSession(twoGPUs(), w, Fields, time.Second, 15*time.Second, func() time.Time { return now })
 	s.run(false)
 	now = now.Add(time.Second)
 	ids, _ := s.take(false)

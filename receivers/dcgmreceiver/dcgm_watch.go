@@ -146,7 +146,7 @@ func (e *engine) watch(g dcgm.GroupHandle, fields []dcgm.Short, every time.Durat
 		func() error { return dcgm.FieldGroupDestroy(fg) },
 	}, e.watches.undo...)
 	// The engine keeps the newest sample alone; an age is needed beside it, long enough for the slowest reader.
-	if err := dcgm.WatchFieldsWithGroupEx(fg, g, every.Microseconds(), (2*slowest + every).Seconds(), 1); err != nil {
+	if err := dcgm.WatchFieldsWithGroupEx(fg, g, every.Microseconds(), (2*e.cfg.MaxInterval + every).Seconds(), 1); err != nil {
 		return classify(err)
 	}
 	return nil

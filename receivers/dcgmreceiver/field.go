@@ -36,10 +36,6 @@ const (
 // Fast is the interval of the fields that tell of faults: they are read at the receiver's interval.
 const Fast time.Duration = 0
 
-// slowest bounds how rarely a value is emitted, however rarely DCGM is asked to sample it: a Prometheus endpoint forgets a series
-// after five minutes.
-const slowest = time.Minute
-
 // Field is one row of the table: a DCGM field and what it is called here.
 type Field struct {
 	ID       uint16        // DCGM's field id, the key: names changed in DCGM 4.6
@@ -90,9 +86,9 @@ func FieldByID(id uint16) (Field, bool) {
 	return Field{}, false
 }
 
-// every is how often the field is read when the receiver's own interval is base.
-func (f Field) every(base time.Duration) time.Duration {
-	return max(base, min(f.Interval, slowest))
+// every is how often the field is read when the receiver's intervals go from base to most.
+func (f Field) every(base, most time.Duration) time.Duration {
+	return max(base, min(f.Interval, most))
 }
 
 // clockReason is one bit of DCGM's clocks event reasons (DCGM_CLOCKS_EVENT_REASON_* in dcgm_fields.h).

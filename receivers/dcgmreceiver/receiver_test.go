@@ -228,7 +228,7 @@ func TestAFailingCallIsNotTheEndOfTheConnection(t *testing.T) {
 	now := func() time.Time { return t0 }
 	w := newWorker(now)
 	defer w.stop()
-	s := newSession(src, w, Fields, time.Second, now)
+	s := newSession(src, w, Fields, time.Second, 15*time.Second, now)
 	s.run(false)
 	src.SetErrors(errors.New("Timeout"), nil)
 	for i := range patience {
@@ -248,7 +248,7 @@ func TestAllBlankIsAFaultOfTheEngine(t *testing.T) {
 	now := func() time.Time { return t0 }
 	w := newWorker(now)
 	defer w.stop()
-	if rd := newSession(src, w, Fields, time.Second, now).run(false); rd.err == nil || !rd.blank {
+	if rd := newSession(src, w, Fields, time.Second, 15*time.Second, now).run(false); rd.err == nil || !rd.blank {
 		t.Errorf("a node of blanks is %v", rd.err)
 	}
 }

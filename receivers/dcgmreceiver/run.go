@@ -12,8 +12,6 @@ import (
 	"go.uber.org/zap"
 )
 
-const infoEvery = time.Minute
-
 // run is one running receiver: the loop that asks, and what it remembers. All but kick belongs to the loop's goroutine.
 type run struct {
 	*dcgmReceiver
@@ -42,7 +40,7 @@ func newRun(r *dcgmReceiver, src Source, host component.Host) *run {
 	fields := r.cfg.fields()
 	return &run{
 		dcgmReceiver: r, host: host, src: src, worker: w,
-		session: newSession(src, w, fields, r.cfg.Interval, r.now),
+		session: newSession(src, w, fields, r.cfg.Interval, r.cfg.MaxInterval, r.now),
 		build:   newBuilder(fields, r.cfg.DCGMNames, r.hostname(), r.resource),
 		fleet:   fleet{configured: r.cfg.ExpectedGPUs},
 		kick:    make(chan struct{}, 1), results: make(chan round, 1),
@@ -179,7 +177,7 @@ func (r *run) emit(ctx context.Context, rd round) {
 		r.build.forget(all)
 		r.build.fleet(t, all, answering, r.fleet.expected())
 		if !rd.at.Before(r.infoDue) || rd.missing != nil {
-			r.infoDue = rd.at.Add(infoEvery)
+			r.infoDue = rd.at.Add(r.cfg.MaxInterval)
 			r.build.info(t, all)
 		}
 		if rd.err == nil {

@@ -21,6 +21,7 @@ type session struct {
 	w      *worker
 	fields []Field
 	base   time.Duration
+	most   time.Duration
 	now    func() time.Time
 
 	connected bool
@@ -44,8 +45,8 @@ type round struct {
 	blank     bool // values came, and not one of them was known
 }
 
-func newSession(src Source, w *worker, fields []Field, base time.Duration, now func() time.Time) *session {
-	return &session{src: src, w: w, fields: fields, base: base, now: now, unknown: map[uint16]bool{}}
+func newSession(src Source, w *worker, fields []Field, base, most time.Duration, now func() time.Time) *session {
+	return &session{src: src, w: w, fields: fields, base: base, most: most, now: now, unknown: map[uint16]bool{}}
 }
 
 // run does one round: connect if need be, take the inventory, read what is due. live asks the driver for the fast fields.
@@ -140,7 +141,7 @@ func (s *session) take(live bool) ([]uint16, bool) {
 func (s *session) intervals() []time.Duration {
 	set := map[time.Duration]bool{}
 	for _, f := range s.fields {
-		set[f.every(s.base)] = true
+		set[f.every(s.base, s.most)] = true
 	}
 	return slices.Sorted(maps.Keys(set))
 }
@@ -149,7 +150,7 @@ func (s *session) intervals() []time.Duration {
 func (s *session) of(every time.Duration) []uint16 {
 	var ids []uint16
 	for _, f := range s.fields {
-		if f.every(s.base) == every && !s.unknown[f.ID] {
+		if f.every(s.base, s.most) == every && !s.unknown[f.ID] {
 			ids = append(ids, f.ID)
 		}
 	}
@@ -161,7 +162,7 @@ func (s *session) plan() []Watch {
 	for _, every := range s.intervals() {
 		w := Watch{Every: every}
 		for _, f := range s.fields {
-			if f.every(s.base) == every {
+			if f.every(s.base, s.most) == every {
 				w.Fields = append(w.Fields, f.ID)
 			}
 		}

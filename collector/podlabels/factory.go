@@ -1,0 +1,35 @@
+package podlabels
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/processor"
+
+	"github.com/pitcrew/pitcrew/collector/podresources"
+)
+
+// Type is the processor's name in configurations.
+var Type = component.MustNewType("podlabels")
+
+// Config of the processor.
+type Config struct {
+	// PodResourcesSocket is the kubelet's; empty: no series is given a pod.
+	PodResourcesSocket string `mapstructure:"pod_resources_socket"`
+}
+
+// NewFactory makes the processor's factory.
+func NewFactory() processor.Factory {
+	return processor.NewFactory(Type,
+		func() component.Config {
+			return &Config{PodResourcesSocket: "/var/lib/kubelet/pod-resources/kubelet.sock"}
+		},
+		processor.WithMetrics(func(_ context.Context, set processor.Settings, cfg component.Config, next consumer.Metrics) (processor.Metrics, error) {
+			return &labeller{
+				next: next, now: time.Now, ranks: map[string]rank{}, series: map[uint64]series{},
+				pods: podresources.New(cfg.(*Config).PodResourcesSocket, set.Logger, time.Now),
+			}, nil
+		}, component.StabilityLevelAlpha))
+}

@@ -1,0 +1,323 @@
+package podlabels
+
+import (
+	"context"
+	"hash/maphash"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/pitcrew/pitcrew/collector/podresources"
+	"github.com/pitcrew/pitcrew/receivers/dcgmreceiver"
+)
+
+const (
+	maxSeries  = 1 << 16          // whose holders are remembered; beyond, a series that changes hands ends by its age
+	forgetFor  = 10 * time.Minute // a series that was not seen for so long
+	rankFor    = time.Minute      // a rank that says nothing no longer uses its GPU
+	infoMetric = "pitcrew.gpu.info"
+	rankMetric = "pitcrew.train.step"
+)
+
+// spelling is how a scope names the GPU and its holders.
+type spelling struct {
+	gpu, namespace, pod, container string
+	ranks                          bool
+}
+
+var (
+	otel = spelling{"hw.id", "k8s.namespace.name", "k8s.pod.name", "k8s.container.name", true}
+	dcgm = spelling{"UUID", "namespace", "pod", "container", false}
+)
+
+type rank struct {
+	number int64
+	seen   time.Time
+}
+
+// series is what was last said of one series that came in: under which labels it went out.
+type series struct {
+	as   []labels
+	seen time.Time
+}
+
+// labels are what is added to one point.
+type labels struct {
+	podresources.Holder
+	rank int64 // -1: none
+}
+
+// labeller is the processor. One batch passes at a time.
+type labeller struct {
+	next consumer.Metrics
+	pods *podresources.Client
+	now  func() time.Time
+
+	mu     sync.Mutex
+	ranks  map[string]rank // by the GPU's UUID
+	series map[uint64]series
+	swept  time.Time
+}
+
+var seed = maphash.MakeSeed()
+
+// Capabilities says that what comes in is not changed: the detector reads it as well.
+func (*labeller) Capabilities() consumer.Capabilities { return consumer.Capabilities{} }
+
+// Start begins to ask the kubelet.
+func (l *labeller) Start(context.Context, component.Host) error { l.pods.Start(); return nil }
+
+// Shutdown ends what is under way.
+func (l *labeller) Shutdown(context.Context) error { l.pods.Stop(); return nil }
+
+// ConsumeMetrics passes a batch on, with labels.
+func (l *labeller) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) error {
+	l.pods.Touch()
+	return l.next.ConsumeMetrics(ctx, l.label(md))
+}
+
+// label makes the batch that goes out: the one that came in, where it says nothing of GPUs.
+func (l *labeller) label(md pmetric.Metrics) pmetric.Metrics {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	for _, rm := range md.ResourceMetrics().All() {
+		l.learn(rm, now)
+	}
+	if !aboutGPUs(md) {
+		return md
+	}
+	l.sweep(now)
+	out := pmetric.NewMetrics()
+	for _, rm := range md.ResourceMetrics().All() {
+		var to pmetric.ResourceMetrics
+		for _, sm := range rm.ScopeMetrics().All() {
+			if sm.Scope().Name() == dcgmreceiver.DCGMNamesScope { // dcgm-exporter's labels and no others: the resource's stay behind
+				l.scope(sm, out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty(), dcgm, now)
+				continue
+			}
+			if to == (pmetric.ResourceMetrics{}) {
+				to = out.ResourceMetrics().AppendEmpty()
+				rm.Resource().CopyTo(to.Resource())
+				to.SetSchemaUrl(rm.SchemaUrl())
+			}
+			l.scope(sm, to.ScopeMetrics().AppendEmpty(), otel, now)
+		}
+	}
+	return out
+}
+
+// aboutGPUs says whether any series of the batch is a GPU's; ranks' samples come ten times a second and have none.
+func aboutGPUs(md pmetric.Metrics) bool {
+	for _, rm := range md.ResourceMetrics().All() {
+		for _, sm := range rm.ScopeMetrics().All() {
+			if sm.Scope().Name() == dcgmreceiver.DCGMNamesScope {
+				return true
+			}
+			for _, m := range sm.Metrics().All() {
+				if ps := numbers(m); ps.Len() > 0 && ofGPU(ps.At(0), otel) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// learn takes in which GPU has which number, and which rank uses it.
+func (l *labeller) learn(rm pmetric.ResourceMetrics, now time.Time) {
+	for _, sm := range rm.ScopeMetrics().All() {
+		for _, m := range sm.Metrics().All() {
+			if m.Type() != pmetric.MetricTypeGauge || m.Name() != infoMetric && m.Name() != rankMetric {
+				continue
+			}
+			for _, p := range m.Gauge().DataPoints().All() {
+				id, ok := p.Attributes().Get("hw.id")
+				if !ok {
+					continue
+				}
+				if n, ok := p.Attributes().Get("pitcrew.gpu.index"); ok && m.Name() == infoMetric {
+					l.pods.Learn(id.AsString(), int(n.Int()))
+				}
+				if n, ok := p.Attributes().Get("pitcrew.rank"); ok && (len(l.ranks) < maxSeries || l.ranks[id.AsString()] != rank{}) {
+					l.ranks[id.AsString()] = rank{n.Int(), now}
+				}
+			}
+		}
+	}
+}
+
+// scope copies one scope, with labels.
+func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, now time.Time) {
+	from.Scope().CopyTo(to.Scope())
+	to.SetSchemaUrl(from.SchemaUrl())
+	known := map[string][]labels{}
+	for _, m := range from.Metrics().All() {
+		points := numbers(m)
+		out := to.Metrics().AppendEmpty()
+		if points.Len() == 0 || !ofGPU(points.At(0), in) {
+			m.CopyTo(out)
+			continue
+		}
+		copyKind(m, out)
+		written := numbers(out)
+		written.EnsureCapacity(points.Len())
+		for _, p := range points.All() {
+			if !ofGPU(p, in) {
+				p.CopyTo(written.AppendEmpty())
+				continue
+			}
+			id, _ := p.Attributes().Get(in.gpu)
+			by, ok := known[id.Str()]
+			if !ok {
+				by = l.labelsOf(id.Str(), in, now)
+				known[id.Str()] = by
+			}
+			l.end(m, p, by, in, to, now)
+			if len(by) == 0 {
+				p.CopyTo(written.AppendEmpty())
+			}
+			for _, h := range by {
+				q := written.AppendEmpty()
+				p.CopyTo(q)
+				h.put(q.Attributes(), in)
+			}
+		}
+	}
+}
+
+// ofGPU says whether the point is about a GPU and not about a rank, whose pod is another's business.
+func ofGPU(p pmetric.NumberDataPoint, in spelling) bool {
+	if _, ok := p.Attributes().Get(in.gpu); !ok {
+		return false
+	}
+	_, rank := p.Attributes().Get("k8s.pod.uid")
+	return !rank
+}
+
+// labelsOf says what is added to a GPU's points: one entry for each series.
+func (l *labeller) labelsOf(uuid string, in spelling, now time.Time) []labels {
+	number := int64(-1)
+	if r, ok := l.ranks[uuid]; ok && in.ranks && now.Sub(r.seen) < rankFor {
+		number = r.number
+	}
+	holders := l.pods.Holders(uuid)
+	if len(holders) == 0 && number >= 0 { // a rank outside of Kubernetes
+		return []labels{{rank: number}}
+	}
+	out := make([]labels, len(holders))
+	for i, h := range holders {
+		out[i] = labels{h, -1}
+		if len(holders) == 1 {
+			out[i].rank = number
+		}
+	}
+	return out
+}
+
+func (h labels) put(a pcommon.Map, in spelling) {
+	if h.Pod != "" {
+		a.PutStr(in.namespace, h.Namespace)
+		a.PutStr(in.pod, h.Pod)
+		a.PutStr(in.container, h.Container)
+	}
+	if h.rank >= 0 {
+		a.PutInt("pitcrew.rank", h.rank)
+	}
+}
+
+// end says that the point's series has no value under the labels it had before and has no longer.
+func (l *labeller) end(m pmetric.Metric, p pmetric.NumberDataPoint, by []labels, in spelling, to pmetric.ScopeMetrics, now time.Time) {
+	k := key(m.Name(), p.Attributes())
+	was, known := l.series[k]
+	if !known && len(l.series) >= maxSeries {
+		return
+	}
+	l.series[k] = series{by, now}
+	if !known || slices.Equal(was.as, by) {
+		return
+	}
+	gone := was.as
+	if len(gone) == 0 {
+		gone = []labels{{rank: -1}}
+	}
+	for _, h := range gone {
+		if slices.Contains(by, h) {
+			continue
+		}
+		// A metric of its own: an exporter may leave off a metric at the first point without a value.
+		mark := to.Metrics().AppendEmpty()
+		copyKind(m, mark)
+		q := numbers(mark).AppendEmpty()
+		p.CopyTo(q)
+		q.SetFlags(q.Flags().WithNoRecordedValue(true))
+		h.put(q.Attributes(), in)
+	}
+}
+
+func (l *labeller) sweep(now time.Time) {
+	if now.Sub(l.swept) < forgetFor {
+		return
+	}
+	l.swept = now
+	for k, s := range l.series {
+		if now.Sub(s.seen) > forgetFor {
+			delete(l.series, k)
+		}
+	}
+	for k, r := range l.ranks {
+		if now.Sub(r.seen) > rankFor {
+			delete(l.ranks, k)
+		}
+	}
+}
+
+// key tells one series that comes in from another, whatever the order of its attributes.
+func key(name string, a pcommon.Map) uint64 {
+	sum := maphash.String(seed, name)
+	for k, v := range a.All() {
+		s := ""
+		switch v.Type() {
+		case pcommon.ValueTypeStr:
+			s = v.Str()
+		case pcommon.ValueTypeInt:
+			s = strconv.FormatInt(v.Int(), 10)
+		default:
+			s = v.AsString()
+		}
+		sum += maphash.String(seed, k) * (maphash.String(seed, s) | 1)
+	}
+	return sum
+}
+
+func numbers(m pmetric.Metric) pmetric.NumberDataPointSlice {
+	switch m.Type() {
+	case pmetric.MetricTypeGauge:
+		return m.Gauge().DataPoints()
+	case pmetric.MetricTypeSum:
+		return m.Sum().DataPoints()
+	default:
+		return pmetric.NewNumberDataPointSlice()
+	}
+}
+
+// copyKind copies all of a metric but its points.
+func copyKind(from, to pmetric.Metric) {
+	to.SetName(from.Name())
+	to.SetDescription(from.Description())
+	to.SetUnit(from.Unit())
+	from.Metadata().CopyTo(to.Metadata())
+	if from.Type() == pmetric.MetricTypeGauge {
+		to.SetEmptyGauge()
+		return
+	}
+	s := to.SetEmptySum()
+	s.SetAggregationTemporality(from.Sum().AggregationTemporality())
+	s.SetIsMonotonic(from.Sum().IsMonotonic())
+}
