@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/pitcrew/pitcrew/sandbox"
+	"github.com/pitcrew/pitcrew/sandbox/sandboxcmd"
 )
 
 func ignoreConflict(err error) error {
@@ -83,6 +84,9 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 	if f.output == "json" {
 		story = progress
 	}
+	if f.keep && f.dir == "" {
+		f.dir = sandboxcmd.DefaultDir()
+	}
 	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Progress: story})
 	if err != nil {
 		return err
@@ -108,7 +112,9 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 		r.write(out)
 	}
 	if f.keep {
-		f.linger(ctx, s)
+		if err := linger(ctx, s); err != nil {
+			return err
+		}
 	}
 	if !r.OK {
 		return ErrNotHealed
@@ -116,13 +122,22 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 	return nil
 }
 
-// linger says how to look around, and waits for Ctrl-C.
-func (f *flags) linger(ctx context.Context, s *Stage) {
-	s.say("\nstill running; Ctrl-C ends it. Look around:")
+// linger says how to look around, and waits for Ctrl-C or `pitcrew sandbox down`.
+func linger(ctx context.Context, s *Stage) error {
+	down, err := s.box.ServeControl()
+	if err != nil {
+		return err
+	}
+	s.say("\nstill running; Ctrl-C ends it. In another terminal:")
 	s.say("  export KUBECONFIG=%s PITCREW_NATS=%s PITCREW_CLUSTER=%s", s.box.Kubeconfig(), s.url, ClusterName)
-	s.say("  pitcrew incident list        pitcrew incident show ID        kubectl get nodes,pods -A")
-	s.say("  logs: %s", s.box.Logs())
-	<-ctx.Done()
+	s.say("  bin/pitcrew incident list · incident show ID · incident watch · pause · resume")
+	s.say("  bin/pitcrew sandbox --dir %s status · fault KIND --rank R · repair NODE · logs agent", s.box.Dir())
+	s.say("  kubectl get nodes,pods -A        (a repaired node is taken back by `kubectl uncordon NODE`)")
+	select {
+	case <-ctx.Done():
+	case <-down:
+	}
+	return nil
 }
 
 func benchCommand() *cobra.Command {
