@@ -1,0 +1,151 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/pitcrew/pitcrew/remediator"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/policy"
+	"github.com/pitcrew/pitcrew/sandbox"
+	"github.com/pitcrew/pitcrew/sandbox/demo"
+)
+
+// asRemediator is the word that makes the test binary a remediator.
+const asRemediator = "remediator"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == asRemediator {
+		if err := runRemediator(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	code := m.Run()
+	if shared.stage != nil {
+		if code != 0 {
+			keepLogs(shared.stage)
+		}
+		shared.stage.Close()
+	}
+	os.Exit(code)
+}
+
+// runRemediator is the shipped remediator, which dies by SIGKILL after the step that the crash file names, once.
+func runRemediator(args []string) error {
+	var o remediator.Options
+	var policies, crash string
+	f := flag.NewFlagSet(asRemediator, flag.ContinueOnError)
+	f.StringVar(&o.NATS, "nats", "", "")
+	f.StringVar(&o.Cluster, "cluster", "", "")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "")
+	f.StringVar(&policies, "policies", "", "")
+	f.StringVar(&o.Metrics, "metrics", "", "")
+	f.StringVar(&o.Audit, "audit", "", "")
+	f.StringVar(&crash, "crash", "", "")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	o.Policies, o.Namespace = []string{policies}, demo.SystemNamespace
+	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	o.AfterStep = func(s incident.State) {
+		want, err := os.ReadFile(crash)
+		if err != nil || string(want) != string(s) {
+			return
+		}
+		_ = os.Remove(crash) // the next run does not crash
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return remediator.Run(ctx, o)
+}
+
+var shared struct {
+	stage *demo.Stage
+	crash string // the file that names the step after which the remediator dies
+	job   *demo.Job
+	kind  string // its launcher
+	made  int
+	err   error
+	tried bool
+}
+
+// far is a node in another rack, cordoned by hand unless a test wants it free.
+const far = "b1"
+
+func nodes() []sandbox.NodeSpec {
+	spec := func(name, rack string) sandbox.NodeSpec {
+		return sandbox.NodeSpec{Name: name, Rack: rack, Spine: "spine-1", Zone: "zone-1", GPUCount: 8}
+	}
+	return []sandbox.NodeSpec{spec("a1", "rack-a"), spec("a2", "rack-a"), spec("a3", "rack-a"), spec("a4", "rack-a"), spec(far, "rack-b")}
+}
+
+// relaxed are the policies as shipped, enforcing, but for guards that a job trips which is hurt again and again on purpose.
+func relaxed(ps []policy.Policy) []policy.Policy {
+	ps = demo.Relaxed(ps)
+	for i := range ps {
+		for k := range ps[i].Spec.Rules {
+			for n := range ps[i].Spec.Rules[k].Steps {
+				if w := ps[i].Spec.Rules[k].Steps[n].With; w != nil {
+					w.MaxPerJob = 1000
+				}
+			}
+		}
+	}
+	return ps
+}
+
+func setUp() (*demo.Stage, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	root, err := sandbox.RepoRoot()
+	if err != nil {
+		return nil, err
+	}
+	bin := os.Getenv("PITCREW_BIN")
+	if bin == "" {
+		bin = filepath.Join(root, "bin")
+	}
+	crash, err := os.CreateTemp("", "pitcrew-e2e-crash-")
+	if err != nil {
+		return nil, err
+	}
+	crash.Close()
+	shared.crash = crash.Name()
+	_ = os.Remove(shared.crash)
+	s, err := demo.SetUp(context.Background(), demo.StageOptions{
+		Nodes: nodes(), Progress: os.Stderr, Policies: relaxed, Bin: bin, Remediator: []string{self, asRemediator, "--crash", shared.crash},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, cordon(s, far, true)
+}
+
+// keepLogs copies the logs to where they outlive the sandbox.
+func keepLogs(s *demo.Stage) {
+	dir, err := os.MkdirTemp("", "pitcrew-e2e-logs-")
+	if err == nil {
+		err = os.CopyFS(filepath.Join(dir, "logs"), os.DirFS(s.Box().Logs()))
+	}
+	if err == nil {
+		err = os.CopyFS(filepath.Join(dir, "train"), os.DirFS(filepath.Join(s.Box().Dir(), "train")))
+	}
+	if raw, rerr := os.ReadFile(s.Box().AuditLog()); rerr == nil {
+		_ = os.WriteFile(filepath.Join(dir, "audit.log"), raw, 0o644)
+	}
+	fmt.Fprintln(os.Stderr, strings.TrimSpace(fmt.Sprintln("logs of the failed run:", dir, err)))
+}

@@ -1,0 +1,271 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/sandbox"
+	"github.com/pitcrew/pitcrew/sandbox/demo"
+)
+
+// rig is one test's hold on the stage.
+type rig struct {
+	*testing.T
+	*demo.Stage
+	ctx context.Context
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	if !shared.tried {
+		shared.tried = true
+		shared.stage, shared.err = setUp()
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	return &rig{t, shared.stage, ctx}
+}
+
+// must ends the test on an error.
+func (r *rig) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// training is a job that steps: the one of the test before where that is still well, else a new one.
+func (r *rig) training(launcher string) *demo.Job {
+	r.Helper()
+	r.repair()
+	if j := shared.job; j != nil {
+		if shared.kind == launcher && r.steps(j, 20*time.Second) == nil {
+			return j
+		}
+		shared.job = nil
+		r.must(r.Remove(r.ctx, j))
+	}
+	shared.made++
+	j, err := r.Submit(r.ctx, fmt.Sprintf("train-%d", shared.made), demo.Scenario{Launcher: launcher, Workload: demo.KindJob})
+	r.must(err)
+	shared.job, shared.kind = j, launcher
+	r.must(r.Reached(r.ctx, j, 30, 2*time.Minute))
+	return j
+}
+
+// steps waits until every rank has made ten more steps.
+func (r *rig) steps(j *demo.Job, within time.Duration) error {
+	most := int64(0)
+	for rank := range demo.WorldSize {
+		if l, err := demo.ReadLog(j.Dir, rank); err == nil && len(l) > 0 {
+			most = max(most, l[len(l)-1].Step)
+		}
+	}
+	return r.Reached(r.ctx, j, most+10, within)
+}
+
+// repair mends everything but the far node, which stays cordoned. It waits for incidents under way to end first.
+func (r *rig) repair() {
+	r.Helper()
+	for _, n := range r.Box().Nodes() {
+		r.must(r.Box().Repair(r.ctx, n.Name))
+		if n.Name != far {
+			r.must(r.Uncordon(r.ctx, n.Name))
+		}
+	}
+}
+
+func cordon(s *demo.Stage, node string, on bool) error {
+	nodes := s.Box().Client().CoreV1().Nodes()
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		n, err := nodes.Get(context.Background(), node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		n.Spec.Unschedulable = on
+		_, err = nodes.Update(context.Background(), n, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// pods are the job's living pods by index.
+func (r *rig) pods(j *demo.Job) map[string]*corev1.Pod {
+	r.Helper()
+	list, err := r.Box().Client().CoreV1().Pods(demo.Namespace).List(r.ctx, metav1.ListOptions{})
+	r.must(err)
+	out := map[string]*corev1.Pod{}
+	for k, p := range list.Items {
+		if strings.HasPrefix(p.Name, j.Name+"-") && p.DeletionTimestamp == nil {
+			out[p.Annotations["batch.kubernetes.io/job-completion-index"]] = &list.Items[k]
+		}
+	}
+	return out
+}
+
+// spares are the rack's nodes without a pod of the job.
+func (r *rig) spares(j *demo.Job) []string {
+	r.Helper()
+	var out []string
+	taken := map[string]bool{far: true}
+	for _, p := range r.pods(j) {
+		taken[p.Spec.NodeName] = true
+	}
+	for _, n := range r.Box().Nodes() {
+		if !taken[n.Name] {
+			out = append(out, n.Name)
+		}
+	}
+	return out
+}
+
+// before is how things stood when a test began to do harm.
+type before struct {
+	at      time.Time
+	attempt int
+	lines   [demo.WorldSize]int // of each rank's log
+	pods    map[string]*corev1.Pod
+}
+
+func (r *rig) before(j *demo.Job) before {
+	r.Helper()
+	b := before{at: time.Now(), attempt: r.attempt(j), pods: r.pods(j)}
+	for rank := range demo.WorldSize {
+		l, err := demo.ReadLog(j.Dir, rank)
+		r.must(err)
+		b.lines[rank] = len(l)
+	}
+	return b
+}
+
+func (r *rig) attempt(j *demo.Job) int {
+	r.Helper()
+	a, _, err := r.Bus().Attempts().Get(r.ctx, j.UID)
+	if errors.Is(err, bus.ErrNotFound) {
+		return 0
+	}
+	r.must(err)
+	return a.Attempt
+}
+
+func (r *rig) fault(kind sandbox.FaultKind, rank int) sandbox.Injected {
+	r.Helper()
+	in, err := r.Box().Fault(r.ctx, sandbox.Fault{Kind: kind, Rank: rank})
+	r.must(err)
+	return in
+}
+
+// follow is the incident of a fault, at its end.
+func (r *rig) follow(j *demo.Job, in sandbox.Injected) incident.Incident {
+	r.Helper()
+	i, err := r.Follow(r.ctx, j, in, func(l string) { r.Log(l) })
+	r.must(err)
+	return i
+}
+
+// opened are the incidents opened since a moment.
+func (r *rig) opened(since time.Time) []incident.Incident {
+	r.Helper()
+	all, err := r.Incidents().List(r.ctx)
+	r.must(err)
+	var out []incident.Incident
+	for _, c := range all {
+		if c.Value.Opened.After(since) {
+			out = append(out, c.Value)
+		}
+	}
+	return out
+}
+
+// reaches waits until the job's incident has done a step, and returns it as it then stood.
+func (r *rig) reaches(j *demo.Job, since time.Time, ok func(incident.Incident) bool) incident.Incident {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
+	defer cancel()
+	var found *incident.Incident
+	err := r.Incidents().Watch(ctx, nil, func(c bus.Change[incident.Incident]) {
+		i := c.Value
+		if found == nil && i.Job != nil && i.Job.UID == j.UID && i.Opened.After(since) && ok(i) {
+			found = &i
+			cancel()
+		}
+	})
+	if found == nil {
+		r.Fatalf("the incident did not come so far: %v, %+v", err, r.opened(since))
+	}
+	return *found
+}
+
+func did(s incident.State) func(incident.Incident) bool {
+	return func(i incident.Incident) bool {
+		return slices.ContainsFunc(i.Notes, func(n incident.Note) bool { return n.State == s && n.TookS > 0 })
+	}
+}
+
+// die waits for the remediator's death and starts it again.
+func (r *rig) revive() {
+	r.Helper()
+	dead := make(chan struct{})
+	go func() {
+		_, _ = r.Box().WaitProcess("", "remediator")
+		close(dead)
+	}()
+	select {
+	case <-dead:
+	case <-time.After(time.Minute):
+		r.Fatal("the remediator did not die within a minute")
+	}
+	r.must(r.Box().RestartProcess("", "remediator", nil))
+}
+
+// crashAfter has the remediator killed after its next step to a state.
+func (r *rig) crashAfter(s incident.State) {
+	r.Helper()
+	r.must(os.WriteFile(shared.crash, []byte(s), 0o600))
+	r.Cleanup(func() { _ = os.Remove(shared.crash) })
+}
+
+func (r *rig) kill9(node, process string) {
+	r.Helper()
+	r.must(r.Box().SignalProcess(node, process, syscall.SIGKILL))
+	_, err := r.Box().WaitProcess(node, process)
+	r.must(err)
+}
+
+func (r *rig) checkpoints(j *demo.Job) string {
+	return filepath.Join(r.Box().Checkpoints(), demo.Namespace+"-"+j.Name)
+}
+
+// awaitLine waits for a line in the remediator's log that contains every word, and fails without one.
+func (r *rig) awaitLine(words ...string) {
+	r.Helper()
+	file := filepath.Join(r.Box().Logs(), "remediator.log")
+	for end := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		raw, err := os.ReadFile(file)
+		r.must(err)
+		for _, l := range strings.Split(string(raw), "\n") {
+			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(l, w) }) {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			r.Fatalf("no line with %q in %s", words, file)
+		}
+	}
+}
