@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/notify"
 )
 
 // metrics are the remediator's own, on /metrics.
@@ -23,6 +24,7 @@ type metrics struct {
 	phase     *prometheus.HistogramVec
 	lost      prometheus.Counter
 	refused   prometheus.Counter
+	notices   *prometheus.CounterVec
 	engine    atomic.Pointer[incident.Engine]
 }
 
@@ -36,8 +38,9 @@ func newMetrics() *metrics {
 		phase:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "pitcrew_incident_phase_seconds", Help: "Time that a step of an incident took.", Buckets: secondsBuckets}, []string{"state"}),
 		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_lost_steps_total", Help: "Optimizer steps that had to be repeated."}),
 		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_events_refused_total", Help: "Events that were malformed, forged or of an unknown version."}),
+		notices:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_notices_total", Help: "Notices by what became of them: sent, retried, failed, dropped."}, []string{"receiver", "result"}),
 	}
-	m.reg.MustRegister(m.closed, m.recovered, m.phase, m.lost, m.refused, collectors.NewGoCollector(),
+	m.reg.MustRegister(m.closed, m.recovered, m.phase, m.lost, m.refused, m.notices, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), noted{m}, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "pitcrew_incidents_open", Help: "Incidents under way."}, func() float64 {
 				e := m.engine.Load()
@@ -48,6 +51,10 @@ func newMetrics() *metrics {
 				return float64(len(open))
 			}))
 	return m
+}
+
+func (m *metrics) notice(receiver string, r notify.Result) {
+	m.notices.WithLabelValues(receiver, string(r)).Inc()
 }
 
 func (m *metrics) observe(i *incident.Incident) {

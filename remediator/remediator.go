@@ -24,6 +24,7 @@ import (
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/notify"
 	"github.com/pitcrew/pitcrew/remediator/witness"
 )
 
@@ -40,7 +41,9 @@ type Options struct {
 	Audit      string   // file of the audit log, one JSON line per write; empty: standard error's log only
 	Elect      bool     // leader election
 	Identity   string
-	Log        *slog.Logger
+	// Alertmanagers and Webhooks are http addresses that the policy step notify sends to.
+	Alertmanagers, Webhooks []string
+	Log                     *slog.Logger
 
 	// AfterStep is called after each step of an incident and before it is recorded; tests crash there.
 	AfterStep func(incident.State)
@@ -82,13 +85,19 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	m := newMetrics()
+	to, err := receivers(o)
+	if err != nil {
+		return err
+	}
+	notices := notify.New(notify.Options{Receivers: to, Log: o.Log, Count: m.notice})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ignoreEnd(ctx, c.Run(ctx)) })
 	group.Go(func() error { return policies.watch(ctx) })
+	group.Go(func() error { notices.Run(ctx); return nil })
 	if o.Metrics != "" {
 		group.Go(func() error { return m.serve(ctx, o.Metrics) })
 	}
-	r := &remediator{o: o, bus: b, cluster: c, policies: policies, metrics: m, audit: record}
+	r := &remediator{o: o, bus: b, cluster: c, policies: policies, metrics: m, audit: record, notices: notices}
 	group.Go(func() error { return ignoreEnd(ctx, r.stand(ctx)) })
 	return group.Wait()
 }
@@ -122,6 +131,7 @@ type remediator struct {
 	policies *policies
 	metrics  *metrics
 	audit    *audit
+	notices  *notify.Dispatcher
 	switched atomic.Pointer[bus.KillSwitch]
 }
 
@@ -224,6 +234,7 @@ func (r *remediator) lead(ctx context.Context) error {
 		return err
 	}
 	defer e.Wait()
+	r.tellStanding(e)
 	group.Go(func() error {
 		return r.bus.Events(ctx, "remediator", func(ctx context.Context, d bus.Delivery) error {
 			return e.Handle(ctx, d.Event, incident.Origin{Age: d.Age})
@@ -257,10 +268,12 @@ func (r *remediator) engine(pub *bus.Publisher) *incident.Engine {
 	}
 	e.Stepped = func(i *incident.Incident) {
 		r.metrics.observe(i)
+		r.tell(i)
 		if err := pub.Publish(stepEvent(i)); err != nil {
 			r.o.Log.Warn("publish a step", "incident", i.ID, "error", err)
 		}
 	}
+	e.Untaken = r.untaken
 	r.metrics.engine.Store(e)
 	return e
 }

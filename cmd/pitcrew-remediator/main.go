@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -49,9 +50,19 @@ func command() *cobra.Command {
 	f.StringSliceVar(&o.Policies, "policies", []string{"deploy/policies"}, "policy files or folders; reloaded when they change")
 	f.StringVar(&o.Metrics, "metrics", "127.0.0.1:9401", "address of /metrics and /healthz; empty: none")
 	f.StringVar(&o.Audit, "audit", "", "file of the audit log, one JSON line per write to the cluster")
+	f.StringSliceVar(&o.Alertmanagers, "alertmanager", list("PITCREW_ALERTMANAGER"), "address of an Alertmanager for the policy step notify, such as http://alertmanager:9093; repeat it for each of a cluster (PITCREW_ALERTMANAGER)")
+	f.StringSliceVar(&o.Webhooks, "webhook", list("PITCREW_WEBHOOK"), "address that gets the policy step notify as CloudEvents; may be repeated (PITCREW_WEBHOOK)")
 	f.BoolVar(&o.Elect, "leader-elect", true, "act only while holding the lease")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log debug lines")
 	return c
+}
+
+// list is an environment variable's words, which commas part.
+func list(name string) []string {
+	if v := os.Getenv(name); v != "" {
+		return strings.Split(v, ",")
+	}
+	return nil
 }
 
 func env(name, otherwise string) string {

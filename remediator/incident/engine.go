@@ -30,6 +30,8 @@ type Engine struct {
 	AfterStep func(State)
 	// Stepped, if not nil, hears of every recorded change, for metrics, traces and the event stream.
 	Stepped func(*Incident)
+	// Untaken, if not nil, hears of each event that no rule acts on and that belongs to no open incident.
+	Untaken func(event.Event, Facts)
 	// Writes, if not nil, hands over what was written to the cluster for an incident since it was last asked.
 	Writes func(id string) []Write
 
@@ -216,6 +218,9 @@ func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang) e
 		e.count("no rule acts")
 		if d != nil {
 			return d.add(ctx, ev, nil)
+		}
+		if e.Untaken != nil {
+			e.Untaken(ev, facts)
 		}
 		e.Log.Info("event noted", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "node", t.Node, "why", why)
 		return nil

@@ -183,7 +183,7 @@ func (d *driver) approve(ctx context.Context) error {
 	if !i.Plan.NeedsApproval {
 		return d.to(ctx, Approved, "by policy, no person needed", nil)
 	}
-	d.waits(ctx, fmt.Sprintf("a person's yes: pitcrew incident approve %s", i.ID))
+	d.waits(ctx, fmt.Sprintf(waitApproval+"pitcrew incident approve %s", i.ID))
 	err := d.until(ctx, waitForever, watchEvery, func() (bool, error) {
 		stored, rev, err := d.e.Store.Get(ctx, i.ID)
 		if err == nil && stored.Approval != "" {
@@ -240,7 +240,7 @@ func (d *driver) stillAllowed(ctx context.Context, i Incident) error {
 		if len(refused) == 0 {
 			return nil
 		}
-		d.waits(ctx, "guard "+refused[0].String())
+		d.waits(ctx, waitGuard+refused[0].String())
 		t := time.NewTimer(watchEvery)
 		select {
 		case <-ctx.Done():
@@ -377,7 +377,7 @@ func (d *driver) waitForNode(ctx context.Context) error {
 		if free(moves) {
 			return true, d.change(ctx, func(i *Incident) { i.Moves = moves })
 		}
-		d.waits(ctx, "no equivalent node is free; nothing is stopped. "+refusal(moves))
+		d.waits(ctx, waitNode+"; nothing is stopped. "+refusal(moves))
 		return false, nil
 	})
 }

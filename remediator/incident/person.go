@@ -1,0 +1,24 @@
+package incident
+
+import "strings"
+
+// How a wait begins that only a person can end. Other waits are retries.
+const (
+	waitApproval = "a person's yes: "
+	waitGuard    = "guard "
+	waitNode     = "no equivalent node is free"
+)
+
+// NeedsPerson reports whether nothing goes on, or nothing did, without a person: an approval, a guard that holds an incident back, no
+// node to go to, a refusal, tries that are used up, a policy that only observes.
+func (i *Incident) NeedsPerson() bool {
+	if i.State == Closed {
+		return i.Outcome == Failed || i.Outcome == Refused || i.Outcome == Observed
+	}
+	for _, begins := range []string{waitApproval, waitGuard, waitNode} {
+		if strings.HasPrefix(i.Waiting, begins) {
+			return true
+		}
+	}
+	return false
+}

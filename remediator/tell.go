@@ -1,0 +1,111 @@
+package remediator
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/notify"
+	"github.com/pitcrew/pitcrew/remediator/policy"
+)
+
+// tellAgain is how long after its close an incident is told again by a new leader: the one before may have ended in between.
+const tellAgain = 10 * time.Minute
+
+// receivers are the places that notices go to, by the addresses of the options.
+func receivers(o Options) (out []notify.Receiver, err error) {
+	for _, address := range o.Alertmanagers {
+		a, err := notify.NewAlertmanager(address)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, a)
+	}
+	for _, address := range o.Webhooks {
+		w, err := notify.NewWebhook(address)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, w)
+	}
+	return out, nil
+}
+
+// tell sends what an incident came to, if its rule says notify. Each stage is told once.
+func (r *remediator) tell(i *incident.Incident) {
+	if i.Plan == nil || !i.Plan.Notify {
+		return
+	}
+	if i.State != incident.Closed && i.Plan.Mode != string(policy.Observe) { // what only observes is told when it is judged
+		r.notices.Tell(incidentNotice(i, notify.Opened))
+	}
+	switch {
+	case i.State == incident.Closed:
+		r.notices.Tell(incidentNotice(i, notify.Closed))
+	case i.NeedsPerson():
+		r.notices.Tell(incidentNotice(i, notify.Waiting))
+	}
+}
+
+// tellStanding tells again, after a change of leader, what the one before may not have told.
+func (r *remediator) tellStanding(e *incident.Engine) {
+	_, all := e.Incidents()
+	for _, i := range all {
+		if i.Open() || time.Since(i.ClosedAt) < tellAgain {
+			r.tell(i)
+		}
+	}
+}
+
+func incidentNotice(i *incident.Incident, stage notify.Stage) notify.Notice {
+	f := i.Faults[0]
+	n := notify.Notice{
+		Key: i.ID + "/" + string(stage), Stage: stage, Incident: i.ID, Cluster: i.Cluster, Node: f.Node, GPU: f.GPU, Signal: f.Signal, Severity: string(f.Sev),
+		Policy: i.Plan.Policy, Rule: i.Plan.Rule, State: string(i.State), Detail: f.Event.Data.Evidence.Raw, Began: f.At, At: i.StateAt,
+	}
+	about := "node " + f.Node
+	if i.Job != nil {
+		n.Namespace, n.Job = i.Job.Namespace, i.Job.Name
+		about = fmt.Sprintf("%s %s/%s", i.Job.Kind, i.Job.Namespace, i.Job.Name)
+	}
+	said := f.Signal + " on " + f.Node
+	switch stage {
+	case notify.Opened:
+		n.At, n.Summary = i.Opened, fmt.Sprintf("%s: %s; rule %s of policy %s takes it up", about, said, i.Plan.Rule, i.Plan.Policy)
+	case notify.Waiting:
+		n.Key = fmt.Sprintf("%s/%d/%s", n.Key, i.Round, i.Waiting)
+		n.NeedsPerson, n.Summary = true, fmt.Sprintf("%s: %s; waits: %s", about, said, i.Waiting)
+	case notify.Closed:
+		n.NeedsPerson, n.At, n.Ended, n.Outcome, n.LostSteps = i.NeedsPerson(), i.ClosedAt, i.ClosedAt, string(i.Outcome), i.LostSteps
+		n.Summary = fmt.Sprintf("%s: %s; %s: %s", about, said, i.Outcome, i.Reason)
+	}
+	return n
+}
+
+// untaken tells of an event that no rule acts on, where policy says to tell: a rule of notify alone, or a policy's default from
+// severity warning on.
+func (r *remediator) untaken(e event.Event, f incident.Facts) {
+	d := policy.Decide(e, nodeFacts(f.Node), jobFacts(f.Gang, nil), policy.Incident{}, r.policies.current())
+	if d.Outcome != policy.Tell || d.Rule == "" && !e.Data.Severity.AtLeast(event.Warning) {
+		return
+	}
+	t := e.Data.Target
+	n := notify.Notice{
+		Key: "event/" + e.ID, Stage: notify.Finding, Cluster: r.o.Cluster, Node: t.Node, GPU: t.GPU, Signal: d.Signal, Severity: string(e.Data.Severity),
+		Policy: d.Policy, Rule: d.Rule, Detail: e.Data.Evidence.Raw, Began: began(e), At: e.Time,
+		Summary: fmt.Sprintf("%s on %s: %s", d.Signal, t.Node, cmp.Or(d.Detail, "rule "+d.Rule+" of policy "+d.Policy)),
+	}
+	if f.Gang != nil {
+		n.Namespace, n.Job = f.Gang.Job.Namespace, f.Gang.Job.Name
+	}
+	r.notices.Tell(n)
+}
+
+func began(e event.Event) time.Time {
+	if e.Data.Onset.IsZero() {
+		return e.Time
+	}
+	return e.Data.Onset
+}
