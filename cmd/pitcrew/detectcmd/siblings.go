@@ -1,0 +1,91 @@
+package detectcmd
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/pitcrew/pitcrew/detector/series"
+)
+
+// maxSteps of a sibling that are remembered.
+const maxSteps = 1 << 20
+
+// readSiblings makes a reference of each series from the CSV files below a folder.
+func readSiblings(dir string, o Options) (map[string]*series.Reference, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.csv"))
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s: no CSV files of past runs", dir)
+	}
+	slices.Sort(files)
+	runs := map[string][][]float64{}
+	for _, f := range files {
+		if err := readSibling(f, o, runs); err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+	}
+	out := map[string]*series.Reference{}
+	for name, r := range runs {
+		out[name] = series.NewReference(r)
+	}
+	return out, nil
+}
+
+func readSibling(path string, o Options, into map[string][][]float64) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	in := csv.NewReader(f)
+	in.FieldsPerRecord = -1
+	header, err := in.Read()
+	if err != nil {
+		return err
+	}
+	var cols columns
+	phases := dense{}
+	values := map[string][]float64{}
+	for first := true; ; first = false {
+		row, err := in.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if first {
+			if cols, err = newColumns(header, row, o); err != nil {
+				return err
+			}
+		}
+		if p := phases.phase(cell(row, cols.phase)); p != 0 && p != series.Warmup {
+			continue
+		}
+		for _, c := range cols.values {
+			id := cell(row, cols.key) + "\x00" + header[c]
+			step := len(values[id])
+			if n := number(cell(row, cols.step)); cols.step >= 0 && n >= 0 && n < maxSteps {
+				step = int(n)
+			}
+			for len(values[id]) <= step && step < maxSteps {
+				values[id] = append(values[id], math.NaN())
+			}
+			if step < maxSteps {
+				values[id][step] = number(cell(row, c))
+			}
+		}
+	}
+	for id, v := range values {
+		into[id] = append(into[id], v)
+	}
+	return nil
+}
