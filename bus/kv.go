@@ -122,6 +122,9 @@ func (k Bucket[T]) Watch(ctx context.Context, current func(), handle func(Change
 		case <-ctx.Done():
 			return nil
 		case e, ok := <-w.Updates():
+			if !ok && ctx.Err() != nil { // both are ready then, and select takes either
+				return nil
+			}
 			if !ok {
 				return fmt.Errorf("watch %s ended", k.name)
 			}
