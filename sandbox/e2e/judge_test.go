@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -37,7 +38,7 @@ func (r *rig) healed(j *demo.Job, b before, i incident.Incident) {
 	r.removedOnce(j, b, len(i.Moves))
 	r.resumedFromCheckpoint(j, i)
 	for rank := range demo.WorldSize {
-		if err := oneReturn(j.Dir, rank, b.lines[rank], *i.ResumedStep); err != nil {
+		if err := errors.Join(oneReturn(j.Dir, rank, b.lines[rank], *i.ResumedStep), sameLosses(j.Dir, rank)); err != nil {
 			r.Error(err)
 		}
 	}
@@ -75,20 +76,30 @@ func (r *rig) removedOnce(j *demo.Job, b before, want int) {
 	}
 }
 
-// oneReturn checks that a rank's log, from a line on, goes up by one step at a time but for one return to the step after resumed, and
-// that a step which was made twice had the same loss both times.
-func oneReturn(dir string, rank, from int, resumed int64) error {
+// sameLosses checks that a step which was made again had the same loss, bit for bit: what was resumed is what was saved.
+func sameLosses(dir string, rank int) error {
 	l, err := demo.ReadLog(dir, rank)
 	if err != nil {
 		return err
 	}
 	losses := map[int64]string{}
-	returns := 0
-	for k, x := range l {
+	for _, x := range l {
 		if was, again := losses[x.Step]; again && was != x.Loss {
 			return fmt.Errorf("rank %d, step %d: loss %s, and %s before", rank, x.Step, x.Loss, was)
 		}
 		losses[x.Step] = x.Loss
+	}
+	return nil
+}
+
+// oneReturn checks that a rank's log, from a line on, goes up by one step at a time but for one return to the step after resumed.
+func oneReturn(dir string, rank, from int, resumed int64) error {
+	l, err := demo.ReadLog(dir, rank)
+	if err != nil {
+		return err
+	}
+	returns := 0
+	for k, x := range l {
 		if k < max(1, from) || x.Step == l[k-1].Step+1 && x.Attempt == l[k-1].Attempt {
 			continue
 		}

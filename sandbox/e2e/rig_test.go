@@ -22,6 +22,8 @@ import (
 	"github.com/pitcrew/pitcrew/sandbox/demo"
 )
 
+const healsWithin = time.Minute
+
 // rig is one test's hold on the stage.
 type rig struct {
 	*testing.T
@@ -196,20 +198,7 @@ func (r *rig) opened(since time.Time) []incident.Incident {
 // reaches waits until the job's incident has done a step, and returns it as it then stood.
 func (r *rig) reaches(j *demo.Job, since time.Time, ok func(incident.Incident) bool) incident.Incident {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
-	defer cancel()
-	var found *incident.Incident
-	err := r.Incidents().Watch(ctx, nil, func(c bus.Change[incident.Incident]) {
-		i := c.Value
-		if found == nil && i.Job != nil && i.Job.UID == j.UID && i.Opened.After(since) && ok(i) {
-			found = &i
-			cancel()
-		}
-	})
-	if found == nil {
-		r.Fatalf("the incident did not come so far: %v, %+v", err, r.opened(since))
-	}
-	return *found
+	return r.whenReached(j, since, ok)()
 }
 
 func did(s incident.State) func(incident.Incident) bool {
@@ -218,7 +207,28 @@ func did(s incident.State) func(incident.Incident) bool {
 	}
 }
 
-// die waits for the remediator's death and starts it again.
+// whenReached begins to watch for the job's incident to come so far; the function returned waits for it.
+func (r *rig) whenReached(j *demo.Job, since time.Time, ok func(incident.Incident) bool) func() incident.Incident {
+	found := make(chan incident.Incident, 1)
+	wait := r.when(func(ctx context.Context, done func()) error {
+		return r.Incidents().Watch(ctx, nil, func(c bus.Change[incident.Incident]) {
+			if i := c.Value; i.Job != nil && i.Job.UID == j.UID && i.Opened.After(since) && ok(i) {
+				select {
+				case found <- i:
+				default:
+				}
+				done()
+			}
+		})
+	})
+	return func() incident.Incident {
+		r.Helper()
+		wait()
+		return <-found
+	}
+}
+
+// revive waits for the remediator's death and starts it again.
 func (r *rig) revive() {
 	r.Helper()
 	dead := make(chan struct{})
