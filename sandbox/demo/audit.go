@@ -22,6 +22,9 @@ type auditEvent struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
 	RequestObject struct {
+		Status struct {
+			Phase string `json:"phase"`
+		} `json:"status"`
 		DeleteOptions struct {
 			DryRun        []string `json:"dryRun"`
 			Preconditions struct {
@@ -36,37 +39,69 @@ type auditEvent struct {
 	At time.Time `json:"requestReceivedTimestamp"`
 }
 
-// Removals counts, by pod UID, the evictions and deletions of pods that the API server granted to Pitcrew since a moment, and says
-// which of them touched a pod outside Namespace/job.
-func Removals(file string, since time.Time, job string) (byUID map[string]int, strangers []string, err error) {
+// Record is what the API server's audit log says of one job's pods.
+type Record struct {
+	// Removed counts, by pod UID, the evictions and deletions that the API server granted to Pitcrew.
+	Removed map[string]int
+	// Strangers are pods outside the job that Pitcrew evicted or deleted.
+	Strangers []string
+	// Doubled are indices of which a pod was said to run before the one that ran until then had been told to go.
+	Doubled []string
+}
+
+// removes reports whether the request takes a pod away, and not only asks whether it could.
+func (e auditEvent) removes() bool {
+	o := e.RequestObject
+	if e.ObjectRef.Resource != "pods" || len(o.DryRun) > 0 || len(o.DeleteOptions.DryRun) > 0 || strings.Contains(e.RequestURI, "dryRun=All") {
+		return false
+	}
+	return e.Verb == "create" && e.ObjectRef.Subresource == "eviction" || e.Verb == "delete" && e.ObjectRef.Subresource == ""
+}
+
+func (e auditEvent) runs() bool {
+	return e.ObjectRef.Resource == "pods" && e.ObjectRef.Subresource == "status" && e.RequestObject.Status.Phase == "Running"
+}
+
+// ReadAudit reads the log; removals count since a moment. A pod of the job is named <job>-…-<index>-<random>.
+func ReadAudit(file string, since time.Time, job string) (Record, error) {
+	r := Record{Removed: map[string]int{}}
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, nil, err
+		return r, err
 	}
 	defer f.Close()
-	byUID = map[string]int{}
+	running, gone := map[string]string{}, map[string]bool{} // pod by index; pods told to go
 	s := bufio.NewScanner(f)
 	s.Buffer(nil, 4<<20)
 	for s.Scan() {
 		var e auditEvent
-		if json.Unmarshal(s.Bytes(), &e) != nil || e.Stage != "ResponseComplete" || e.At.Before(since) || e.ResponseStatus.Code >= 300 {
+		if json.Unmarshal(s.Bytes(), &e) != nil || e.Stage != "ResponseComplete" || e.ResponseStatus.Code >= 300 {
 			continue
 		}
-		evicts := e.Verb == "create" && e.ObjectRef.Resource == "pods" && e.ObjectRef.Subresource == "eviction"
-		deletes := e.Verb == "delete" && e.ObjectRef.Resource == "pods"
-		o := e.RequestObject
-		dry := len(o.DryRun) > 0 || len(o.DeleteOptions.DryRun) > 0 || strings.Contains(e.RequestURI, "dryRun=All")
-		if !evicts && !deletes || dry || !strings.HasPrefix(e.UserAgent, "pitcrew-remediator") {
-			continue
-		}
-		uid := o.DeleteOptions.Preconditions.UID + o.Preconditions.UID
-		if uid == "" {
-			return nil, nil, fmt.Errorf("%s of pod %s/%s carries no UID precondition", e.Verb, e.ObjectRef.Namespace, e.ObjectRef.Name)
-		}
-		byUID[uid]++
-		if e.ObjectRef.Namespace != Namespace || !strings.HasPrefix(e.ObjectRef.Name, job+"-") {
-			strangers = append(strangers, e.ObjectRef.Namespace+"/"+e.ObjectRef.Name)
+		pod := e.ObjectRef.Name
+		ours := e.ObjectRef.Namespace == Namespace && strings.HasPrefix(pod, job+"-")
+		switch {
+		case ours && e.runs():
+			parts := strings.Split(pod, "-")
+			index := parts[max(0, len(parts)-2)]
+			if before := running[index]; before != "" && before != pod && !gone[before] {
+				r.Doubled = append(r.Doubled, fmt.Sprintf("index %s: %s while %s ran", index, pod, before))
+			}
+			running[index] = pod
+		case e.removes():
+			gone[pod] = true
+			if !strings.HasPrefix(e.UserAgent, "pitcrew-remediator") || e.At.Before(since) {
+				continue
+			}
+			uid := e.RequestObject.DeleteOptions.Preconditions.UID + e.RequestObject.Preconditions.UID
+			if uid == "" {
+				return r, fmt.Errorf("%s of pod %s/%s carries no UID precondition", e.Verb, e.ObjectRef.Namespace, pod)
+			}
+			r.Removed[uid]++
+			if !ours {
+				r.Strangers = append(r.Strangers, e.ObjectRef.Namespace+"/"+pod)
+			}
 		}
 	}
-	return byUID, strangers, s.Err()
+	return r, s.Err()
 }

@@ -133,18 +133,24 @@ func (s *Stage) one(ctx context.Context, name string, c Scenario) (Result, strin
 
 // checkAudit asks the API server's own record what Pitcrew did to pods.
 func (s *Stage) checkAudit(since time.Time, j *Job, r *Result) {
-	byUID, strangers, err := Removals(s.box.AuditLog(), since, j.Name)
+	log, err := ReadAudit(s.box.AuditLog(), since, j.Name)
 	if err != nil {
 		r.fail("audit log: %v", err)
 		return
 	}
-	for uid, n := range byUID {
+	for uid, n := range log.Removed {
 		if n > 1 {
 			r.fail("pod %s was evicted or deleted %d times", uid, n)
 		}
 	}
-	for _, p := range strangers {
+	for _, p := range log.Strangers {
 		r.fail("somebody else's pod %s was touched", p)
+	}
+	for _, d := range log.Doubled {
+		r.fail("two pods of one index ran at once: %s", d)
+	}
+	if moved := r.OK && r.NewNode != r.FaultyNode; moved && len(log.Removed) == 0 {
+		r.fail("the job moved, but the audit log shows no eviction: the check looked at nothing")
 	}
 }
 

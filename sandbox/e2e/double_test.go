@@ -48,18 +48,18 @@ func TestASecondFaultDuringARecoveryEndsOnAThirdNode(t *testing.T) {
 				i = r.follow(j, sandbox.Injected{Kind: sandbox.XID79, Node: second, At: i.ClosedAt.Add(-1)})
 			}
 			r.must(r.Reached(r.ctx, j, *i.ResumedStep+10, healsWithin))
-			byUID, strangers, err := demo.Removals(r.Box().AuditLog(), b.at, j.Name)
+			log, err := demo.ReadAudit(r.Box().AuditLog(), b.at, j.Name)
 			r.must(err)
-			for uid, n := range byUID {
+			for uid, n := range log.Removed {
 				if n > 1 {
 					t.Errorf("pod %s was evicted or deleted %d times", uid, n)
 				}
 			}
-			if len(strangers) > 0 {
-				t.Errorf("somebody else's pods were touched: %v", strangers)
+			if len(log.Strangers) > 0 {
+				t.Errorf("somebody else's pods were touched: %v", log.Strangers)
 			}
-			if len(byUID) > 3 {
-				t.Errorf("%d pods were removed for two faults: %v", len(byUID), byUID)
+			if len(log.Removed) > 3 {
+				t.Errorf("%d pods were removed for two faults: %v", len(log.Removed), log.Removed)
 			}
 			r.resumedFromCheckpoint(j, i)
 			r.nothingReserved()

@@ -61,18 +61,18 @@ func summary(is []incident.Incident) string {
 // removedOnce asks the API server's own record: no pod UID went twice, nobody else's went, and pods went want times in all.
 func (r *rig) removedOnce(j *demo.Job, b before, want int) {
 	r.Helper()
-	byUID, strangers, err := demo.Removals(r.Box().AuditLog(), b.at, j.Name)
+	log, err := demo.ReadAudit(r.Box().AuditLog(), b.at, j.Name)
 	r.must(err)
-	for uid, n := range byUID {
+	for uid, n := range log.Removed {
 		if n > 1 {
 			r.Errorf("pod %s was evicted or deleted %d times", uid, n)
 		}
 	}
-	if len(strangers) > 0 {
-		r.Errorf("somebody else's pods were touched: %v", strangers)
+	if len(log.Strangers) > 0 {
+		r.Errorf("somebody else's pods were touched: %v", log.Strangers)
 	}
-	if len(byUID) != want {
-		r.Errorf("%d pods were removed, the incident moved %d", len(byUID), want)
+	if len(log.Removed) != want {
+		r.Errorf("%d pods were removed, the incident moved %d", len(log.Removed), want)
 	}
 }
 
