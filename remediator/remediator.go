@@ -25,6 +25,7 @@ import (
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/notify"
+	"github.com/pitcrew/pitcrew/remediator/trace"
 	"github.com/pitcrew/pitcrew/remediator/witness"
 )
 
@@ -43,6 +44,7 @@ type Options struct {
 	Identity   string
 	// Alertmanagers and Webhooks are http addresses that the policy step notify sends to.
 	Alertmanagers, Webhooks []string
+	OTLP                    string // address for traces; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, if it does
 	Log                     *slog.Logger
 
 	// AfterStep is called after each step of an incident and before it is recorded; tests crash there.
@@ -89,6 +91,15 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	traces, err := trace.New(ctx, o.OTLP, o.Cluster, o.Log)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		_ = traces.Close(flush)
+	}()
 	notices := notify.New(notify.Options{Receivers: to, Log: o.Log, Count: m.notice})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ignoreEnd(ctx, c.Run(ctx)) })
@@ -97,7 +108,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Metrics != "" {
 		group.Go(func() error { return m.serve(ctx, o.Metrics) })
 	}
-	r := &remediator{o: o, bus: b, cluster: c, policies: policies, metrics: m, audit: record, notices: notices}
+	r := &remediator{o: o, bus: b, cluster: c, policies: policies, metrics: m, audit: record, notices: notices, traces: traces}
 	group.Go(func() error { return ignoreEnd(ctx, r.stand(ctx)) })
 	return group.Wait()
 }
@@ -132,6 +143,7 @@ type remediator struct {
 	metrics  *metrics
 	audit    *audit
 	notices  *notify.Dispatcher
+	traces   *trace.Tracer
 	switched atomic.Pointer[bus.KillSwitch]
 }
 
@@ -269,6 +281,7 @@ func (r *remediator) engine(pub *bus.Publisher) *incident.Engine {
 	e.Stepped = func(i *incident.Incident) {
 		r.metrics.observe(i)
 		r.tell(i)
+		r.traces.Emit(i)
 		if err := pub.Publish(stepEvent(i)); err != nil {
 			r.o.Log.Warn("publish a step", "incident", i.ID, "error", err)
 		}

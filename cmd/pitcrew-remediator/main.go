@@ -52,6 +52,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.Audit, "audit", "", "file of the audit log, one JSON line per write to the cluster")
 	f.StringSliceVar(&o.Alertmanagers, "alertmanager", list("PITCREW_ALERTMANAGER"), "address of an Alertmanager for the policy step notify, such as http://alertmanager:9093; repeat it for each of a cluster (PITCREW_ALERTMANAGER)")
 	f.StringSliceVar(&o.Webhooks, "webhook", list("PITCREW_WEBHOOK"), "address that gets the policy step notify as CloudEvents; may be repeated (PITCREW_WEBHOOK)")
+	f.StringVar(&o.OTLP, "otlp", "", "where one trace per incident goes, OTLP over gRPC: host:4317 without TLS, or with https://; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, or none")
 	f.BoolVar(&o.Elect, "leader-elect", true, "act only while holding the lease")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log debug lines")
 	return c
