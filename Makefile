@@ -40,6 +40,11 @@ bench-recovery: build ## faults, ranks and workloads in turn; N=30 LAUNCHER=pitc
 	bin/pitcrew sandbox setup
 	bin/pitcrew demo bench --n $(N) --launcher $(LAUNCHER) --out $(OUT)/recovery.json
 
+bench-latency: build ## kernel line → stored event → cordoned node, percentiles; into bench/out/latency.json
+	bin/pitcrew sandbox setup
+	{ go test -tags $(TAGS) -run '^$$' -bench KernelLineToStoredEvent -benchtime 2000x ./collector; \
+	  go test -tags $(TAGS) -run '^$$' -bench AckedEventToAnsweredCordon -benchtime 120x ./remediator; } | go run ./sandbox/benchlatency --out $(OUT)/latency.json
+
 bench-hook: ## microseconds a step on the training thread
 	$(PY) python/bench/bench_hook.py --out $(OUT)/hook.json
 
