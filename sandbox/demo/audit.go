@@ -41,7 +41,8 @@ type auditEvent struct {
 
 // Record is what the API server's audit log says of one job's pods.
 type Record struct {
-	// Removed counts, by pod UID, the evictions and deletions that the API server granted to Pitcrew.
+	// Removed counts, by pod UID, the evictions that the API server granted to Pitcrew, or the deletions, whichever are more: a
+	// pod may be evicted and then, when its node turns out to be lost, once be deleted without its kubelet.
 	Removed map[string]int
 	// Strangers are pods outside the job that Pitcrew evicted or deleted.
 	Strangers []string
@@ -71,6 +72,7 @@ func ReadAudit(file string, since time.Time, job string) (Record, error) {
 	}
 	defer f.Close()
 	running, gone := map[string]string{}, map[string]bool{} // pod by index; pods told to go
+	times := map[string]map[string]int{"create": {}, "delete": {}}
 	s := bufio.NewScanner(f)
 	s.Buffer(nil, 4<<20)
 	for s.Scan() {
@@ -97,7 +99,8 @@ func ReadAudit(file string, since time.Time, job string) (Record, error) {
 			if uid == "" {
 				return r, fmt.Errorf("%s of pod %s/%s carries no UID precondition", e.Verb, e.ObjectRef.Namespace, pod)
 			}
-			r.Removed[uid]++
+			times[e.Verb][uid]++
+			r.Removed[uid] = max(r.Removed[uid], times[e.Verb][uid])
 			if !ours {
 				r.Strangers = append(r.Strangers, e.ObjectRef.Namespace+"/"+pod)
 			}
