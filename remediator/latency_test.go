@@ -69,7 +69,8 @@ func cordonLatency(b *testing.B, pause time.Duration) {
 	}
 	bare(b, s, slices.Concat(warm, measured))
 	acked := &times{at: map[string]time.Time{}}
-	audit, publish := leading(b, s, acked)
+	audit, publishXid := leading(b, s, acked, latencyPolicy)
+	publish := func(node string) { publishXid(node, "79", event.Fatal) }
 	cordoned := cordons(b, s)
 
 	wait := func(node string) {
@@ -127,7 +128,7 @@ func cordonLatency(b *testing.B, pause time.Duration) {
 }
 
 // bare makes nodes without a kubelet, and takes them away at the end.
-func bare(b *testing.B, s *sandbox.Sandbox, names []string) {
+func bare(b testing.TB, s *sandbox.Sandbox, names []string) {
 	b.Helper()
 	nodes := s.Client().CoreV1().Nodes()
 	for _, name := range names {
@@ -166,11 +167,11 @@ func (t *times) of(node string) time.Time {
 }
 
 // leading runs a bus and a remediator until the benchmark ends. audit is where the remediator writes down its writes.
-func leading(b *testing.B, s *sandbox.Sandbox, acked *times) (audit string, publish func(node string)) {
+func leading(b testing.TB, s *sandbox.Sandbox, acked *times, policy string, change ...func(*remediator.Options)) (audit string, publish func(node, xid string, severity event.Severity)) {
 	b.Helper()
 	dir := b.TempDir()
 	policies := filepath.Join(dir, "policy.yaml")
-	if err := os.WriteFile(policies, []byte(latencyPolicy), 0o600); err != nil {
+	if err := os.WriteFile(policies, []byte(policy), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	if err := s.CreateNamespace(b.Context(), "pitcrew-system", nil); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -191,12 +192,14 @@ func leading(b *testing.B, s *sandbox.Sandbox, acked *times) (audit string, publ
 	audit = filepath.Join(dir, "audit.jsonl")
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
-	go func() {
-		ended <- remediator.Run(ctx, remediator.Options{
-			NATS: server.URL(), Cluster: "bench", Namespace: "pitcrew-system", Kubeconfig: s.Kubeconfig(), Policies: []string{policies}, Audit: audit,
-			Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		})
-	}()
+	o := remediator.Options{
+		NATS: server.URL(), Cluster: "bench", Namespace: "pitcrew-system", Kubeconfig: s.Kubeconfig(), Policies: []string{policies}, Audit: audit,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	go func() { ended <- remediator.Run(ctx, o) }()
 	b.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -206,13 +209,13 @@ func leading(b *testing.B, s *sandbox.Sandbox, acked *times) (audit string, publ
 		c.Close()
 		server.Stop()
 	})
-	return audit, func(node string) {
+	return audit, func(node, xid string, severity event.Severity) {
 		src, now := event.Source("bench", node, "xid"), time.Now()
 		if err := pub.Publish(event.Event{
 			ID: event.NewID(src, now.String()), Source: src, Type: event.Fault, Time: now,
 			Data: event.Data{
-				Target: event.Target{Cluster: "bench", Node: node, GPU: "GPU-" + node}, Cause: event.Cause{Kind: "xid", Code: "79", Name: "fell off the bus"},
-				Severity: event.Fatal, Advice: "reboot-node", Onset: now,
+				Target: event.Target{Cluster: "bench", Node: node, GPU: "GPU-" + node}, Cause: event.Cause{Kind: "xid", Code: xid},
+				Severity: severity, Advice: "reboot-node", Onset: now,
 			},
 		}); err != nil {
 			b.Fatal(err)
