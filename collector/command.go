@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/collector/confmap/provider/envprovider"
 	"go.opentelemetry.io/collector/confmap/provider/fileprovider"
 	"go.opentelemetry.io/collector/confmap/provider/yamlprovider"
+	"go.opentelemetry.io/collector/featuregate"
 	"go.opentelemetry.io/collector/otelcol"
 )
 
@@ -40,6 +41,9 @@ var modes = []struct {
 	{Gateway, "Run once or a few times a cluster: metrics of many nodes for dashboards"},
 }
 
+// componentStatus lets health_check say how each component is, and not only that the process serves.
+const componentStatus = "extension.healthcheck.useComponentStatus"
+
 // OverlayEnv names a YAML file, or holds "yaml:" and a line of YAML, that is laid over the built-in configuration, key by key.
 const OverlayEnv = "PITCREW_OVERLAY"
 
@@ -56,6 +60,9 @@ func Config(m Mode) (string, error) {
 func Settings(m Mode) (otelcol.CollectorSettings, error) {
 	text, err := Config(m)
 	if err != nil {
+		return otelcol.CollectorSettings{}, err
+	}
+	if err := featuregate.GlobalRegistry().Set(componentStatus, true); err != nil {
 		return otelcol.CollectorSettings{}, err
 	}
 	uris := []string{"yaml:" + text}
