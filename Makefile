@@ -10,7 +10,7 @@ LDFLAGS := -s -w
 PY      := sandbox/python.sh
 OUT     := bench/out
 
-.PHONY: build demo test lint setup clean bench-recovery bench-hook bench-latency bench fuzz generate
+.PHONY: build demo test lint setup clean bench-recovery bench-hook bench-agent bench-latency bench fuzz generate
 
 build: bin/libdcgm.so.4 ## the three programs, and the stub of libdcgm that the sandbox uses
 	go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -47,6 +47,11 @@ bench-latency: build ## kernel line → stored event → cordoned node, percenti
 
 bench-hook: ## microseconds a step on the training thread
 	$(PY) python/bench/bench_hook.py --out $(OUT)/hook.json
+
+DURATION ?= 10m
+bench-agent: bin/libdcgm.so.4 ## CPU and memory of agent and DCGM process; DURATION=60s for a trial
+	mkdir -p $(OUT)
+	DURATION=$(DURATION) OUT=$(abspath $(OUT))/agent.json go test -tags $(TAGS) -run '^$$' -bench '^BenchmarkAgent$$' -benchtime 1x -timeout 0 ./sandbox/agentbench
 
 FUZZTIME ?= 60s
 fuzz: ## each fuzz target for FUZZTIME
