@@ -6,6 +6,8 @@ import (
 	"os"
 	"sort"
 	"testing"
+
+	"github.com/pitcrew/pitcrew/detector/series"
 )
 
 func TestProbe(t *testing.T) {
@@ -31,6 +33,7 @@ func TestProbe(t *testing.T) {
 			t    float64
 		}
 		var evs []ev
+		whats := map[series.What]int{}
 		for _, r := range runs {
 			if m == Siblings && ref[r.ID] == nil {
 				continue
@@ -45,13 +48,14 @@ func TestProbe(t *testing.T) {
 				last = p.t
 				if p.rise {
 					rises++
+					whats[p.what]++
 					evs = append(evs, ev{r.ID, r.Rows[i].Step, p.t})
 				}
 			}
 		}
 		fmt.Printf("%s clean: %d rises in %.1f h, alarm share %.4f\n", m, rises, hours, alarm/hours)
 		if m != Untold && os.Getenv("EV") != "" {
-			fmt.Println(evs)
+			fmt.Println(evs, whats)
 		}
 		fs := append([]Fault{}, Faults...)
 		if m == Siblings {

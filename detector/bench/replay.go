@@ -25,6 +25,7 @@ type point struct {
 	known    bool
 	severity series.Severity
 	joins    bool
+	what     series.What
 }
 
 // replay runs one series. ms replaces the run's values where given.
@@ -73,14 +74,9 @@ func replay(r *TrainingRun, ms []float64, m Mode, asked float64, ref *series.Ref
 		p := point{t: clock.Seconds(), alarm: v1.Alarm, rise: v1.Alarm && !was, known: v1.Known}
 		if p.rise {
 			f := e.Finding(id)
-			p.severity, p.joins = f.Severity, f.Joins
-		}
-		if debugHook != nil {
-			debugHook(i, e.Debug(id))
+			p.severity, p.joins, p.what = f.Severity, f.Joins, f.What
 		}
 		out[i], was = p, v1.Alarm
 	}
 	return out
 }
-
-var debugHook func(int, string)

@@ -69,21 +69,27 @@ type Finding struct {
 	worstFast, worstSlow float32
 }
 
+// Baselines of a finding.
+const (
+	baselineSelf     = "self"
+	baselineSiblings = "siblings"
+)
+
 // decide opens, keeps and ends the finding of a series.
-func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, ref, r, raw, dt, unit float64, guard bool, out *Verdict) {
+func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, unit float64, guard bool, out *Verdict) {
 	hf, hs := e.limits(s)
 	zf, zs := math.Abs(float64(s.fast))/hf, math.Abs(float64(s.slow))/hs
 	z := math.Max(zf, zs)
 	out.Score = z / (1 + z)
 	stall := s.is(flagRatio) && raw > math.Log(stallRatio) &&
 		dt > math.Max(float64(s.every)*stallRatio, float64(s.every)+stallSeconds)
-	flat := s.longest > 0 && int(s.equal) >= max(flatSamples, flatTimes*int(s.longest)) &&
+	flat := s.quantum > 0 && int(s.equal) >= max(flatSamples, flatTimes*int(s.longest)) &&
 		float64(s.equal)*float64(s.every) >= flatSeconds
 	s.shift(r, 0.5*math.Min(hf, hs))
 	if s.what == 0 {
 		w := Nothing
 		switch {
-		case stall && s.t >= s.until:
+		case stall && s.until == 0:
 			w, out.Score = Stall, math.Max(out.Score, 0.9)
 		case guard:
 		case z >= 1 && s.most():
@@ -95,8 +101,8 @@ func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, ref, r, raw, dt, 
 			w, out.Score = Flatline, math.Max(out.Score, 0.6)
 		}
 		practical := math.Abs(float64(s.fast)) >= floorFast || math.Abs(float64(s.slow)) >= floorFast
-		if w != Nothing && (s.t >= s.until || z > 1.5 && practical) {
-			e.opens(id, s, k, x, v, ref, unit, w, out)
+		if w != Nothing && (s.until == 0 || z > 1.5 && practical) {
+			e.opens(id, s, k, x, v, ref, unit, dt, w, out)
 		}
 		return
 	}
@@ -108,10 +114,10 @@ func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, ref, r, raw, dt, 
 	}
 	out.Score = math.Max(out.Score, AlarmScore)
 	// Back in the band: a short mean, as odd and even steps may differ, and below half of the worst that was seen.
-	s.near += float32(closeRate * (r - float64(s.near)))
+	s.recent += float32(closeRate * (r - float64(s.recent)))
 	f.worstFast, f.worstSlow = max(f.worstFast, abs32(s.fast)), max(f.worstSlow, abs32(s.slow))
 	worst := float64(max(f.worstFast, f.worstSlow))
-	ended := math.Abs(float64(s.near)) < 0.5*math.Max(worst, math.Min(hf, hs))
+	ended := math.Abs(float64(s.recent)) < 0.5*math.Max(worst, math.Min(hf, hs))
 	if f.What == Flatline {
 		ended = s.equal == 0
 	}
@@ -129,9 +135,9 @@ func (e *Engine) decide(id ID, s *state, k *slot, x Sample, v, ref, r, raw, dt, 
 		accept = math.Min(accept, seconds(untoldAccept))
 	}
 	if float64(s.t-f.Opened)*1e-9 >= accept && f.What != Flatline && s.since >= ringSize {
-		par := k.par
+		par := s.par
 		s.start(k)
-		k.par, k.n = par, min(k.n, 2*warmSamples)
+		s.par, s.n[k] = par, min(s.n[k], 2*warmSamples)
 		e.ends(id, s, f, StateAccepted, out)
 	}
 }
@@ -158,24 +164,25 @@ func (s *state) most() bool {
 // closeRate is the weight of the newest residual in the mean that ends a finding.
 const closeRate = 1.0 / 3
 
-func (e *Engine) opens(id ID, s *state, k *slot, x Sample, v, ref, unit float64, w What, out *Verdict) {
+func (e *Engine) opens(id ID, s *state, k uint8, x Sample, v, ref, unit, dt float64, w What, out *Verdict) {
 	sev := Info
 	if s.is(flagTold) || s.is(flagSibling) {
 		sev = Warning
 	}
-	onset := s.rise
-	if w == Stall || onset == 0 {
-		onset = s.t - int64(float64(s.every)*1e9)
+	onset := s.t - int64(float64(s.lead)*1e9)
+	if w == Stall {
+		onset = s.t - int64(dt*1e9)
 	}
-	base := "self"
+	before := e.open[id]
+	base := baselineSelf
 	if s.is(flagSibling) {
-		base = "siblings"
+		base = baselineSiblings
 	}
 	b := e.band(s, k, ref, unit, *out)
 	f := &Finding{
 		Series: id, What: w, Severity: sev, Onset: onset, Opened: s.t, Value: v, Expected: b.Expected, Lower: b.Lower, Upper: b.Upper,
-		Score: out.Score, Asked: e.cfg.Asked, Ratio: float64(s.fast), Baseline: base, Age: int(k.n), Phase: s.phase, Workload: x.Workload,
-		Joins: s.ended != 0 && float64(s.t-s.ended)*1e-9 < joinSeconds,
+		Score: out.Score, Asked: e.cfg.Asked, Ratio: float64(s.fast), Baseline: base, Age: int(s.n[k]), Phase: s.phase, Workload: x.Workload,
+		Joins: before != nil && float64(s.t-before.Ended)*1e-9 < joinSeconds,
 	}
 	if math.Abs(float64(s.slow)) > math.Abs(f.Ratio) {
 		f.Ratio = float64(s.slow)
@@ -183,7 +190,7 @@ func (e *Engine) opens(id ID, s *state, k *slot, x Sample, v, ref, unit float64,
 	f.worstFast, f.worstSlow = abs32(s.fast), abs32(s.slow)
 	e.open[id] = f
 	e.counts.Findings++
-	s.what, s.good, s.onset, s.severity, s.near = uint8(w), 0, onset, uint8(sev), float32(f.Ratio)
+	s.what, s.good, s.recent = uint8(w), 0, float32(f.Ratio)
 	out.Change, out.Alarm = Opened, true
 }
 
@@ -204,10 +211,9 @@ func (e *Engine) ends(id ID, s *state, f *Finding, st State, out *Verdict) {
 	s.slowTail.rec = max(s.slowTail.rec, min(float32(f.worstSlow), recordMost))
 	s.fast, s.slow = 0, 0
 	s.fastTail.pend, s.slowTail.pend = 0, 0
-	s.fastTail.peak, s.slowTail.peak, s.block, s.blockN = 0, 0, 0, 0
+	s.fastTail.peak, s.slowTail.peak, s.block, s.lead, s.recent, s.leaning = 0, 0, 0, 0, 0, 0
 	s.set(flagAccept, st == StateAccepted)
-	s.ended = s.t
-	s.until = s.t + int64(refractory(e.cfg.Asked)*1e9)
+	s.until = float32(refractory(e.cfg.Asked))
 	out.Change, out.Alarm = Cleared, false
 	if st == StateAccepted {
 		out.Change = Accepted
@@ -235,14 +241,10 @@ const (
 func (e *Engine) Finding(id ID) *Finding { return e.open[id] }
 
 // band gives what was expected of the sample and where the thresholds lie.
-func (e *Engine) band(s *state, k *slot, ref, unit float64, out Verdict) Verdict {
+func (e *Engine) band(s *state, k uint8, ref, unit float64, out Verdict) Verdict {
 	hf, hs := e.limits(s)
 	h := math.Min(hf, hs)
-	par := float64(k.par)
-	if k.odd { // toggled: the sample at hand was an even one
-		par = -par
-	}
-	c := float64(k.loc) + par*unit
+	c := float64(s.loc[k]) + s.side()*unit
 	if s.is(flagRatio) {
 		out.Expected = math.Exp(c + ref)
 		out.Lower, out.Upper = out.Expected*math.Exp(-h), out.Expected*math.Exp(h)

@@ -52,13 +52,14 @@ type Counts struct {
 
 // Engine judges many series. It is used by one goroutine at a time.
 type Engine struct {
-	cfg    Config
-	share  float64 // of the practical floors
-	hold   int64   // ns from the first judged sample without weak findings
-	states []state
-	ctx    []*context // facility profile
-	open   map[ID]*Finding
-	counts Counts
+	cfg      Config
+	share    float64 // of the practical floors
+	hold     float32 // s from the first judged sample without weak findings
+	states   []state
+	ctx      []*context // facility profile, by id
+	contexts int        // of them that are not nil
+	open     map[ID]*Finding
+	counts   Counts
 }
 
 // New makes an engine.
@@ -68,9 +69,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{cfg: cfg, share: cfg.floorShare(), open: map[ID]*Finding{}}
 	if cfg.Asked >= 1 {
-		e.hold = int64(clampTo(holdShare*3600/cfg.Asked, refractoryLeast, refractoryMost) * 1e9)
-	} else {
-		e.hold = 1
+		e.hold = float32(clampTo(holdShare*3600/cfg.Asked, refractoryLeast, refractoryMost))
 	}
 	return e, nil
 }
@@ -94,8 +93,9 @@ func (e *Engine) Reset(id ID, k Kind) {
 	}
 	e.states[id] = state{kind: uint8(k)}
 	delete(e.open, id)
-	if int(id) < len(e.ctx) {
+	if int(id) < len(e.ctx) && e.ctx[id] != nil {
 		e.ctx[id] = nil
+		e.contexts--
 	}
 	e.counts.Evicted++
 }
@@ -122,6 +122,9 @@ func (e *Engine) Observe(id ID, x Sample) Verdict {
 	e.counts.Samples++
 	if math.IsNaN(x.V) || math.IsInf(x.V, 0) {
 		e.counts.NotANumber++
+		if phase := min(x.Phase, phases-1); x.Phase != Warmup && phase != s.phase { // the phase is told, the value is not
+			s.phase, s.since = phase, 0
+		}
 		return e.unknown(s)
 	}
 	if s.is(flagSeen) && x.T <= s.t {
@@ -167,7 +170,7 @@ func (e *Engine) value(s *state, v, dt float64) (float64, bool) {
 				s.equal++
 			}
 		default:
-			s.longest = max(s.longest, s.equal)
+			s.longest = max(s.longest, uint8(min(s.equal, math.MaxUint8)))
 			s.equal = 0
 			if f := float32(d); f > 0 && (s.quantum == 0 || f < s.quantum) {
 				s.quantum = f

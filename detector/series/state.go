@@ -5,40 +5,36 @@ import "unsafe"
 // phases that a series may tell apart.
 const phases = 4
 
-// slot is the baseline of one phase, in the space of the kind (logarithm or value).
-type slot struct {
-	loc, scale float32
-	par        float32 // odd samples lie that much above, even ones below
-	n          uint16
-	odd        bool
-}
-
-// state is all that a series keeps between two samples.
+// state is all that a series keeps between two samples: fields are ordered and sized for 192 bytes.
 type state struct {
-	t     int64 // of the last sample, ns
-	rise  int64 // when the evidence was last within what it often is
-	onset int64 // of the open finding
-	until int64 // refractory
-	ended int64 // the last finding
-	prev  float64
+	t    int64   // of the last sample, ns
+	prev float64 // raw value before
 
-	slots [phases]slot
-	ring  [ringSize]float32
+	// Baselines by phase, in the space of the kind (logarithm or value), and the last values that were taken into one.
+	loc, scale [phases]float32
+	ring       [ringSize]float32
+	par        float32 // odd steps lie that much above, even ones below
 
-	recent, carry, old float32 // mean of the last few residuals; what of a fault crosses a told change
-	fast, slow, near   float32 // evidence; near: of the end of a finding
+	recent     float32 // mean of the last residuals; while a told change is learnt, what of a fault crosses it
+	old        float32 // level before the last told change
+	fast, slow float32 // evidence
+
 	fastTail, slowTail tail
-	every              float32 // interval, s
-	quantum            float32 // least change seen
-	block              float32 // s in the running block
-	workload           uint32
 
-	blockN, equal, longest, since uint16 // samples: in the block, equal in a row, the longest such run, since a change
-	phase, kind, what, good       uint8
-	severity, at                  uint8
-	flags                         uint8
-	leaning                       int8
-	above, below                  uint8 // of the last eight residuals, those beyond half a threshold
+	every   float32 // interval, s
+	quantum float32 // least change seen
+	lead    float32 // s since the evidence was within what it often is
+	until   float32 // s left of the refractory time
+
+	n                   [phases]uint16 // samples behind each baseline
+	blocks, block       uint16         // of the tail models, and samples in the running one
+	equal, since        uint16         // equal values in a row; samples since a change
+	work                uint16         // workload, folded
+	longest             uint8          // run of equal values before
+	phase, kind, what   uint8
+	good, at            uint8 // samples back in the band; next place in the ring
+	flags, above, below uint8 // above, below: of the last eight residuals, those beyond half a threshold
+	leaning             int8  // samples in a row on one side
 }
 
 // StateSize is the bytes of core state per series.
@@ -51,6 +47,8 @@ const (
 	flagRatio                     // by logarithm
 	flagAccept                    // its last finding was accepted, not cleared
 	flagWork                      // the last change was one of work
+	flagOdd                       // the next step is an odd one
+	flagHeld                      // has waited before its first weak finding
 )
 
 func (s *state) is(f uint8) bool { return s.flags&f != 0 }

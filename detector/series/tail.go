@@ -11,7 +11,6 @@ type tail struct {
 	h    float32 // threshold for the asked rate
 	rec  float32 // record of episodes that ended; falls by b·p a block, so that a share p of blocks exceeds it
 	pend float32 // largest of the running episode
-	n    uint16  // blocks seen
 }
 
 const (
@@ -21,20 +20,17 @@ const (
 	excessClip = 3   // mean excesses that one block may teach
 )
 
-// close ends a block. most is the mean excesses that it may teach, p the asked share of blocks with an onset.
-func (t *tail) close(p, most float64) {
+// close ends a block. blocks counts those so far, most is the mean excesses that it may teach, p the asked share of blocks with an onset.
+func (t *tail) close(blocks uint16, p, most float64) (taught bool) {
 	m := float64(t.peak)
 	t.peak = 0
-	m, over := t.record(m, p)
+	m, over := t.record(m, p, blocks > tailBlocks+1)
 	if !over {
-		return
+		return false
 	}
 	q, b := float64(t.q), float64(t.b)
-	if t.n < math.MaxUint16 {
-		t.n++
-	}
-	n := float64(t.n)
-	if t.n <= tailBlocks {
+	n := float64(blocks)
+	if blocks <= tailBlocks {
 		q += (m - q) / n
 		b = tailPriorShare * q
 	} else {
@@ -48,15 +44,16 @@ func (t *tail) close(p, most float64) {
 		}
 	}
 	t.q, t.b = float32(q), float32(b)
-	t.threshold(p)
+	t.threshold(blocks, p)
+	return true
 }
 
 // record keeps the largest evidence of episodes that are over, and gives what the block teaches: an episode teaches once, when
 // it is over. One that lasts teaches nothing yet: a drift must not raise the threshold that it has to pass.
-func (t *tail) record(m, p float64) (teach float64, over bool) {
+func (t *tail) record(m, p float64, settled bool) (teach float64, over bool) {
 	t.rec -= t.b * float32(p)
 	t.pend = max(t.pend, float32(m))
-	if t.n > tailBlocks && m > math.Max(float64(t.q+2*t.b), 0.6*float64(t.pend)) {
+	if settled && m > math.Max(float64(t.q+2*t.b), 0.6*float64(t.pend)) {
 		return 0, false
 	}
 	m = float64(t.pend)
@@ -74,7 +71,7 @@ const (
 // tailPriorShare of the first block's maximum is what a healthy series' excesses are before they are known.
 const tailPriorShare = 0.35
 
-func (t *tail) threshold(p float64) {
-	early := 1 + 2/(float64(t.n)+1) // a quantile of few blocks is low
+func (t *tail) threshold(blocks uint16, p float64) {
+	early := 1 + 2/(float64(blocks)+1) // a quantile of few blocks is low
 	t.h = max(t.rec*recordMargin, float32(float64(t.q)*early+float64(t.b)*math.Log(math.Max(1, tailShare/p))))
 }

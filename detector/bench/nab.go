@@ -1,0 +1,75 @@
+package bench
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pitcrew/pitcrew/detector/series"
+)
+
+// WriteNAB judges each stream below dir/nab/data by the facility profile and writes the scores in the form of the scorer. A
+// stream is given to the engine as values and times only: no name, no length, no range.
+func WriteNAB(dir, out string) error {
+	root := filepath.Join(dir, "nab", "data")
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".csv") {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		return nabFile(path, filepath.Join(out, rel))
+	})
+}
+
+func nabFile(in, out string) error {
+	e, err := series.New(series.Config{Profile: series.Facility})
+	if err != nil {
+		return err
+	}
+	id, err := e.Add(series.Auto)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(out)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w := csv.NewWriter(f)
+	if err := w.Write([]string{"timestamp", "value", "anomaly_score", "alarm"}); err != nil {
+		return err
+	}
+	err = readCSV(in, []string{"timestamp", "value"}, func(c []string) error {
+		t, err := time.Parse("2006-01-02 15:04:05", c[0])
+		if err != nil {
+			return err
+		}
+		v, err := strconv.ParseFloat(c[1], 64)
+		if err != nil {
+			v = math.NaN()
+		}
+		x := e.Observe(id, series.Sample{T: t.UnixNano(), V: v})
+		alarm := "0"
+		if x.Alarm {
+			alarm = "1"
+		}
+		return w.Write([]string{c[0], c[1], strconv.FormatFloat(x.Score, 'f', 9, 64), alarm})
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", in, err)
+	}
+	w.Flush()
+	return w.Error()
+}

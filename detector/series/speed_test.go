@@ -1,0 +1,105 @@
+package series
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+const many = 1 << 20
+
+func population(b *testing.B, cfg Config, n int) *Engine {
+	b.Helper()
+	cfg.MaxSeries, cfg.MaxContext = n, n
+	e, err := New(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for range n {
+		if _, err := e.Add(Ratio); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return e
+}
+
+// values are one round of noise that all series share, shifted: making noise must not be what is measured.
+func values() [1024]float64 {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var v [1024]float64
+	for i := range v {
+		v[i] = 100 + rng.NormFloat64()
+	}
+	return v
+}
+
+func walk(b *testing.B, e *Engine, n int, step int64) {
+	v := values()
+	t := int64(0)
+	round := func(r int) {
+		t += step
+		for id := range n {
+			e.Observe(ID(id), Sample{T: t, V: v[(id*7+r)&1023]})
+		}
+	}
+	for r := range 40 { // past the warm-up
+		round(r)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := 0; i < b.N; i += n {
+		round(i)
+	}
+	b.ReportMetric(float64(StateSize), "B/series")
+}
+
+func BenchmarkTrainingInIDOrder(b *testing.B) {
+	walk(b, population(b, Config{}, many), many, 1e9)
+}
+
+func BenchmarkFacilityInIDOrder(b *testing.B) {
+	n := 1 << 14
+	walk(b, population(b, Config{Profile: Facility}, n), n, 60e9)
+}
+
+func BenchmarkTrainingWithLabelLookup(b *testing.B) {
+	n := many
+	e := population(b, Config{}, n)
+	ids := make(map[string]ID, n)
+	names := make([]string, n)
+	for i := range n {
+		names[i] = fmt.Sprintf("step.duration{job=a,rank=%d}", i)
+		ids[names[i]] = ID(i)
+	}
+	v := values()
+	t := int64(0)
+	round := func(r int) {
+		t += 1e9
+		for i, name := range names {
+			e.Observe(ids[name], Sample{T: t, V: v[(i*7+r)&1023]})
+		}
+	}
+	for r := range 30 {
+		round(r)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := 0; i < b.N; i += n {
+		round(i)
+	}
+}
+
+func BenchmarkSnapshotOfAMillion(b *testing.B) {
+	e := population(b, Config{}, many)
+	for id := range many {
+		e.Observe(ID(id), Sample{T: 1, V: 1})
+	}
+	b.ResetTimer()
+	for b.Loop() {
+		s := e.Snapshot()
+		next, _ := New(Config{MaxSeries: many})
+		if err := next.Restore(s); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
