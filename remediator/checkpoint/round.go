@@ -55,6 +55,9 @@ const (
 	holdFor = 90 * time.Second
 )
 
+// errNotAdmitted is wrapped when Request.Admit refused.
+var errNotAdmitted = errors.New("not admitted")
+
 // Coordinator runs rounds.
 type Coordinator struct {
 	Agents Agents
@@ -149,10 +152,11 @@ func (g Gang) Able(missing map[string]error) error {
 // Save runs a round and returns what was written. After it every rank holds at Save.Step until its attempt ends, it is
 // released, or its deadline passes.
 func (c *Coordinator) Save(ctx context.Context, q Request) (bus.Save, error) {
-	lead := int64(0)
+	lead, patience := int64(0), time.Now().Add(agentWait)
+	var last error
 	for try := range maxTries {
-		g, missing := c.Observe(ctx, q.Members)
-		if err := g.Able(missing); err != nil {
+		g, err := c.awaitAble(ctx, q.Members, patience)
+		if err != nil {
 			return bus.Save{}, err
 		}
 		if lead = max(lead*2, g.lead()); try == 0 {
@@ -160,15 +164,21 @@ func (c *Coordinator) Save(ctx context.Context, q Request) (bus.Save, error) {
 		}
 		r := round{c: c, q: q, g: g, req: fmt.Sprintf("%s-%d", q.ID, try), atStep: g.MaxStep + lead}
 		past, err := r.arm(ctx)
+		var saved bus.Save
 		if err == nil {
-			return r.save(ctx)
+			saved, err = r.save(ctx)
 		}
-		r.tell(ctx, bus.VerbCancel)
-		if !past {
+		if err == nil {
+			return saved, nil
+		}
+		if !errors.Is(err, errNotAdmitted) { // then it is another's round by now
+			r.tell(ctx, bus.VerbCancel) // who holds goes on: a round that failed must not cost the attempt as well
+		}
+		if last = err; !past && (errors.Is(err, errNotAdmitted) || time.Now().After(patience)) {
 			return bus.Save{}, err
 		}
 	}
-	return bus.Save{}, fmt.Errorf("checkpoint %s: ranks outran the round %d times", q.ID, maxTries)
+	return bus.Save{}, fmt.Errorf("checkpoint %s: given up after %d tries: %w", q.ID, maxTries, last)
 }
 
 // Release lets the ranks of a finished round go on training: there is nowhere to move them to.
@@ -236,7 +246,7 @@ func (r round) ask(ctx context.Context, verb string, wait time.Duration, c bus.C
 			mine.DeadlineMS = wait.Milliseconds()
 		}
 		wg.Go(func() error {
-			a, err := r.c.Agents.Request(wctx, node, verb, mine)
+			a, err := patient{r.c.Agents}.Request(wctx, node, verb, mine)
 			if err == nil {
 				answers <- a
 			}
@@ -308,7 +318,7 @@ func (r round) save(ctx context.Context) (bus.Save, error) {
 	}
 	if r.q.Admit != nil {
 		if err := r.q.Admit(ctx, all); err != nil {
-			return bus.Save{}, fmt.Errorf("checkpoint %s: not admitted: %w", r.req, err)
+			return bus.Save{}, fmt.Errorf("checkpoint %s: %w: %w", r.req, errNotAdmitted, err)
 		}
 	}
 	return r.manifest(ctx, all)
@@ -328,7 +338,7 @@ func (r round) manifest(ctx context.Context, all bus.Save) (bus.Save, error) {
 	m := r.g.PodOf[writer]
 	ctx, cancel := context.WithTimeout(ctx, minDeadline+time.Second)
 	defer cancel()
-	a, err := r.c.Agents.Request(ctx, m.Node, bus.VerbManifest, bus.Command{
+	a, err := patient{r.c.Agents}.Request(ctx, m.Node, bus.VerbManifest, bus.Command{
 		Req: r.req, Attempt: r.g.Attempt, PodUIDs: []string{m.PodUID}, Manifest: &all, Writer: writer, DeadlineMS: minDeadline.Milliseconds(),
 	})
 	if err != nil {
