@@ -153,6 +153,7 @@ func (g Gang) Able(missing map[string]error) error {
 // released, or its deadline passes.
 func (c *Coordinator) Save(ctx context.Context, q Request) (bus.Save, error) {
 	lead, patience := int64(0), time.Now().Add(agentWait)
+	patiently := &Coordinator{Agents: patient{c.Agents}, Log: c.Log}
 	var last error
 	for try := range maxTries {
 		g, err := c.awaitAble(ctx, q.Members, patience)
@@ -162,7 +163,7 @@ func (c *Coordinator) Save(ctx context.Context, q Request) (bus.Save, error) {
 		if lead = max(lead*2, g.lead()); try == 0 {
 			c.Log.Debug("checkpoint round", "req", q.ID, "attempt", g.Attempt, "lead", lead)
 		}
-		r := round{c: c, q: q, g: g, req: fmt.Sprintf("%s-%d", q.ID, try), atStep: g.MaxStep + lead}
+		r := round{c: patiently, q: q, g: g, req: fmt.Sprintf("%s-%d", q.ID, try), atStep: g.MaxStep + lead}
 		past, err := r.arm(ctx)
 		var saved bus.Save
 		if err == nil {
@@ -246,7 +247,7 @@ func (r round) ask(ctx context.Context, verb string, wait time.Duration, c bus.C
 			mine.DeadlineMS = wait.Milliseconds()
 		}
 		wg.Go(func() error {
-			a, err := patient{r.c.Agents}.Request(wctx, node, verb, mine)
+			a, err := r.c.Agents.Request(wctx, node, verb, mine)
 			if err == nil {
 				answers <- a
 			}
@@ -338,7 +339,7 @@ func (r round) manifest(ctx context.Context, all bus.Save) (bus.Save, error) {
 	m := r.g.PodOf[writer]
 	ctx, cancel := context.WithTimeout(ctx, minDeadline+time.Second)
 	defer cancel()
-	a, err := patient{r.c.Agents}.Request(ctx, m.Node, bus.VerbManifest, bus.Command{
+	a, err := r.c.Agents.Request(ctx, m.Node, bus.VerbManifest, bus.Command{
 		Req: r.req, Attempt: r.g.Attempt, PodUIDs: []string{m.PodUID}, Manifest: &all, Writer: writer, DeadlineMS: minDeadline.Milliseconds(),
 	})
 	if err != nil {
