@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/../../bin/libdcgm}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
-headers=${DCGM_HEADERS:-$(cd "$here/../.." && go list -m -f '{{.Dir}}' github.com/NVIDIA/go-dcgm)/pkg/dcgm}
+headers=${DCGM_HEADERS:-$(cd "$here/../.." && go mod download github.com/NVIDIA/go-dcgm && go list -m -f '{{.Dir}}' github.com/NVIDIA/go-dcgm)/pkg/dcgm}
 [ -f "$headers/dcgm_agent.h" ] || {
 	echo "libdcgm stub: no DCGM headers in $headers: run 'go mod download github.com/NVIDIA/go-dcgm', or set DCGM_HEADERS" >&2
 	exit 1
