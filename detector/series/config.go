@@ -40,6 +40,7 @@ type Config struct {
 	Asked      float64       // false onsets per series-hour, default AskedShipped
 	Kind       Kind          // of every series that is added without one
 	Accept     time.Duration // a level that stays so long is taken as the new baseline; default 1 min where told, see untoldAccept
+	Bands      bool          // give expected, lower and upper with every verdict; findings have them always
 	MaxSeries  int           // default 1 << 20
 	MaxContext int           // facility contexts (season, shape), about 10 KB each; default 4096
 }

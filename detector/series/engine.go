@@ -25,7 +25,7 @@ const Warmup uint8 = 255
 // Verdict is what is said of one sample.
 type Verdict struct {
 	Score                  float64 // 0…1; AlarmScore and above is beyond the threshold
-	Expected, Lower, Upper float64 // NaN while unknown
+	Expected, Lower, Upper float64 // with Config.Bands; NaN while unknown
 	Known                  bool    // false: not judged, which is not the same as normal
 	Alarm                  bool    // a finding is open
 	Change                 Change  // of the finding by this very sample

@@ -62,7 +62,9 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	}
 	if known {
 		out.Alarm = s.what != 0
-		out = e.band(s, k, ref, unit, out)
+		if e.cfg.Bands {
+			out = e.band(s, k, ref, unit, out)
+		}
 	} else {
 		out = e.unknown(s)
 	}

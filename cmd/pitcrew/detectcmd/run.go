@@ -78,7 +78,7 @@ func newRun(o Options, in io.Reader, out, found io.Writer) (*run, error) {
 		}
 	}
 	for _, p := range []series.Profile{series.Training, series.Facility} {
-		e, err := series.New(series.Config{Profile: p, Asked: o.Config.Asked})
+		e, err := series.New(series.Config{Profile: p, Asked: o.Config.Asked, Bands: true})
 		if err != nil {
 			return nil, err
 		}
