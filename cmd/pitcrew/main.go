@@ -14,6 +14,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/buscmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/controlcmd"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/detectcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/incidentcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/policycmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/xidcmd"
@@ -28,7 +29,7 @@ func main() {
 		Use: "pitcrew", Short: "GPU training jobs that heal themselves",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(demo.Command(), incidentcmd.Command(), policycmd.Command(), xidcmd.Command(), sandboxcmd.Command(), buscmd.Command())
+	root.AddCommand(demo.Command(), incidentcmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), sandboxcmd.Command(), buscmd.Command())
 	root.AddCommand(controlcmd.Commands()...)
 	err := root.ExecuteContext(ctx)
 	if err != nil && !errors.Is(err, context.Canceled) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -40,6 +41,7 @@ func (d *driver) snapshot() Incident {
 func (d *driver) copy() Incident {
 	i := d.inc
 	i.Faults, i.Joined, i.Notes = slices.Clone(i.Faults), slices.Clone(i.Joined), slices.Clone(i.Notes)
+	i.Aimed = maps.Clone(i.Aimed)
 	i.Moves, i.Writes, i.Cordons, i.Guards = slices.Clone(i.Moves), slices.Clone(i.Writes), slices.Clone(i.Cordons), slices.Clone(i.Guards)
 	return i
 }
@@ -177,6 +179,14 @@ func (d *driver) run(ctx context.Context) {
 // restart makes the incident plan again from live state: for a fault that joined, or a recovery that did not come about.
 func restart(i *Incident) {
 	i.Round++
+	for _, m := range i.Moves {
+		if m.To != "" {
+			if i.Aimed == nil {
+				i.Aimed = map[int]string{}
+			}
+			i.Aimed[m.Index] = m.To
+		}
+	}
 	i.State, i.Checkpoint, i.Moves, i.FirstStep = Correlated, nil, nil, nil
 }
 

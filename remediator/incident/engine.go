@@ -239,7 +239,7 @@ func (e *Engine) incidentOf(g *cluster.Gang, node string) *driver {
 	defer e.mu.Unlock()
 	for _, d := range e.drivers {
 		i := d.snapshot()
-		if g != nil && i.Job != nil && i.Job.UID == g.Job.UID || g == nil && slices.Contains(i.FaultyNodes(), node) {
+		if g != nil && i.Job != nil && i.Job.UID == g.Job.UID || g == nil && (slices.Contains(i.FaultyNodes(), node) || i.aimsAt(node)) {
 			return d
 		}
 	}

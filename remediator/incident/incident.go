@@ -13,6 +13,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/placement"
 )
@@ -155,13 +156,15 @@ type Incident struct {
 	Restarts  int        `json:"restarts"`       // attempts begun by this incident
 	Attempt   int        `json:"attempt"`        // the attempt that is to step again
 
-	Cordons     []string    `json:"cordons,omitempty"`
-	Checkpoint  *Checkpoint `json:"checkpoint,omitempty"`
-	MaxStep     int64       `json:"max_step"` // furthest step any rank had completed
-	Moves       []Move      `json:"moves,omitempty"`
-	ResumedStep *int64      `json:"resumed_step,omitempty"`
-	LostSteps   *int64      `json:"lost_steps,omitempty"`
-	FirstStep   *time.Time  `json:"first_step,omitempty"` // when the last rank had stepped past the checkpoint
+	Cordons    []string    `json:"cordons,omitempty"`
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+	MaxStep    int64       `json:"max_step"` // furthest step any rank had completed
+	Moves      []Move      `json:"moves,omitempty"`
+	// Aimed is where earlier plans of this incident sent members: a replacement may be on its way there and not yet be bound.
+	Aimed       map[int]string `json:"aimed,omitempty"`
+	ResumedStep *int64         `json:"resumed_step,omitempty"`
+	LostSteps   *int64         `json:"lost_steps,omitempty"`
+	FirstStep   *time.Time     `json:"first_step,omitempty"` // when the last rank had stepped past the checkpoint
 
 	Notes  []Note  `json:"notes"`
 	Writes []Write `json:"writes,omitempty"`
@@ -186,6 +189,19 @@ func (i *Incident) FaultyNodes() []string {
 		}
 	}
 	return out
+}
+
+// aimsAt reports whether a replacement is sent to the node: a fault there concerns this job before its pod is bound.
+func (i *Incident) aimsAt(node string) bool {
+	return node != "" && slices.ContainsFunc(i.Moves, func(m Move) bool { return m.To == node && m.From != node })
+}
+
+// nodeOf is where a member is, or is on its way to.
+func (i *Incident) nodeOf(m cluster.Member) string {
+	if m.Node == "" && m.PodUID != "" {
+		return i.Aimed[m.Index]
+	}
+	return m.Node
 }
 
 // Knows reports whether the event opened or joined this incident.

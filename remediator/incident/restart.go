@@ -96,8 +96,9 @@ func port(job string, attempt int) int {
 func (d *driver) replace(ctx context.Context, g *cluster.Gang, i Incident, attempt int) error {
 	for _, mv := range i.Moves {
 		m := g.Member(mv.Index)
-		if m.PodUID == mv.OldUID && !m.Deleting {
-			o := cluster.ReplaceOptions{FastReplace: i.Plan.FastReplace, GraceSeconds: evictGrace, Incident: i.ID, Force: d.unreachable(ctx, i, mv.From)}
+		force := d.unreachable(ctx, i, mv.From)
+		if m.PodUID == mv.OldUID && (!m.Deleting || force) {
+			o := cluster.ReplaceOptions{FastReplace: i.Plan.FastReplace, GraceSeconds: evictGrace, Incident: i.ID, Force: force}
 			if _, err := d.e.Cluster.ReplacePod(ctx, m, o); err != nil && !errors.Is(err, cluster.ErrStale) && !errors.Is(err, cluster.ErrFinished) {
 				return err
 			}

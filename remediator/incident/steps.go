@@ -12,7 +12,6 @@ import (
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/guard"
-	"github.com/pitcrew/pitcrew/remediator/placement"
 )
 
 // steps says what brings an incident from a state to the next.
@@ -132,6 +131,11 @@ func (d *driver) plan(ctx context.Context) error {
 		return err
 	}
 	i := d.snapshot()
+	if g != nil && i.Round > 1 { // a replacement that is not made yet cannot be sent elsewhere
+		if g, err = d.whole(ctx, g); err != nil {
+			return err
+		}
+	}
 	var chosen *Plan
 	var facts Facts
 	for _, f := range i.Faults {
@@ -175,6 +179,25 @@ func (d *driver) plan(ctx context.Context) error {
 		return d.closes(ctx, Observed, fmt.Sprintf("policy %s observes: rule %s would have acted", chosen.Policy, chosen.Rule))
 	}
 	return d.to(ctx, Planned, fmt.Sprintf("policy %s, rule %s", chosen.Policy, chosen.Rule), record)
+}
+
+// whole waits until every member of the gang has a pod again, after an earlier round of this incident took some away.
+func (d *driver) whole(ctx context.Context, g *cluster.Gang) (*cluster.Gang, error) {
+	i := d.snapshot()
+	faulty := i.FaultyNodes()
+	return g, d.until(ctx, appearWithin, watchEvery, func() (bool, error) {
+		now, ok, err := d.gang(ctx)
+		if err != nil || !ok {
+			return true, errors.Join(err, errReplan)
+		}
+		*g = *now
+		leaving := func(m cluster.Member) bool { return m.Deleting && !slices.Contains(faulty, m.Node) } // on a faulty one the plan sees to it
+		if len(g.Members) == g.Size && !slices.ContainsFunc(g.Members, leaving) {
+			return true, nil
+		}
+		d.waits(ctx, "the gang's pods are being made anew")
+		return false, nil
+	})
 }
 
 // approve waits for a person where the policy wants one.
@@ -380,100 +403,4 @@ func (d *driver) waitForNode(ctx context.Context) error {
 		d.waits(ctx, waitNode+"; nothing is stopped. "+refusal(moves))
 		return false, nil
 	})
-}
-
-// preview chooses nodes without reserving them.
-func (d *driver) preview(g *cluster.Gang, p *Plan, i Incident) []Move {
-	if g == nil || !p.Restart || !p.Cordon {
-		return nil
-	}
-	faulty := i.FaultyNodes()
-	var moves []Move
-	for _, m := range g.Members {
-		if !slices.Contains(faulty, m.Node) {
-			continue
-		}
-		nodes := d.e.Cluster.Nodes(m.PodUID)
-		dec := placement.Choose(request(g, m, p, i.ID, faulty, moves, d.e.Now()), nodes)
-		moves = append(moves, Move{Index: m.Index, OldPod: m.Pod, OldUID: m.PodUID, From: m.Node, To: dec.Node, TierLoss: dec.TierLoss, Decision: &dec})
-	}
-	return moves
-}
-
-// request describes the node that member m needs: like the one it leaves, near the gang's remaining nodes.
-func request(g *cluster.Gang, m cluster.Member, p *Plan, incident string, faulty []string, taken []Move, now time.Time) placement.Request {
-	r := g.PlacementRequest(m)
-	r.Incident, r.MaxTierLoss, r.Mode, r.Now = incident, p.MaxTierLoss, placement.Mode(p.Placement), now
-	r.Peers = slices.DeleteFunc(r.Peers, func(peer string) bool { return slices.Contains(faulty, peer) })
-	for _, t := range taken { // two of the gang do not take one node
-		if t.To != "" {
-			r.Peers = append(r.Peers, t.To)
-		}
-	}
-	return r
-}
-
-func free(moves []Move) bool {
-	return !slices.ContainsFunc(moves, func(m Move) bool { return m.To == "" })
-}
-
-func refusal(moves []Move) string {
-	for _, m := range moves {
-		if m.To == "" && m.Decision != nil {
-			return m.Decision.Reason
-		}
-	}
-	return ""
-}
-
-// place fixes the nodes and reserves them. What was previewed is chosen again, since time has passed.
-func (d *driver) place(ctx context.Context) error {
-	g, ok, err := d.gang(ctx)
-	if !ok || err != nil {
-		return err
-	}
-	i := d.snapshot()
-	if g == nil || !i.Plan.Restart {
-		return d.to(ctx, Placed, "nothing to place", nil)
-	}
-	if !i.Plan.Cordon {
-		return d.to(ctx, Placed, "same nodes", nil)
-	}
-	moves := d.preview(g, i.Plan, i)
-	if !free(moves) {
-		if i.Checkpoint != nil && i.Checkpoint.Taken { // nobody is to hold for a node that is not there
-			if err := d.e.Checkpoint.Release(ctx, members(g, nil), *i.Checkpoint.Save); err != nil {
-				d.log.Warn("release the ranks", "error", err)
-			}
-		}
-		if err := d.waitForNode(ctx); err != nil {
-			return err
-		}
-		return d.change(ctx, func(i *Incident) { i.Moves = nil; restart(i) }) // save again: steps were made meanwhile
-	}
-	for _, m := range moves {
-		if err := d.e.Cluster.Reserve(ctx, reservation(g, i.ID, m)); err != nil {
-			return err
-		}
-	}
-	for _, m := range moves { // an API server sees its own policies' parameters a moment later
-		if err := d.e.Cluster.WaitReservationSeen(ctx, reservation(g, i.ID, m)); err != nil && !errors.Is(err, cluster.ErrNoPolicy) {
-			return err
-		}
-	}
-	var text []string
-	for _, m := range moves {
-		text = append(text, fmt.Sprintf("%s → %s", m.From, m.To))
-	}
-	return d.to(ctx, Placed, strings.Join(text, ", "), func(i *Incident) { i.Moves = moves })
-}
-
-// reservation promises a node to the pod that will stand for a member. A JobSet may make its Jobs anew, so there its UID names the owner.
-func reservation(g *cluster.Gang, incident string, mv Move) cluster.Reservation {
-	m := g.Member(mv.Index)
-	r := cluster.Reservation{Incident: incident, Node: mv.To, Index: &m.CompletionIndex, Requests: m.Requests, OwnerUID: m.OwnerUID}
-	if g.Kind == cluster.KindJobSet {
-		r.OwnerUID, r.JobSetUID, r.JobIndex = "", g.Job.UID, &m.JobIndex
-	}
-	return r
 }
