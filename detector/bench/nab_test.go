@@ -2,11 +2,32 @@ package bench
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 )
 
-func TestNAB(t *testing.T) {
-	if err := WriteNAB(os.Getenv("PITCREW_DATA"), os.Getenv("NABOUT")); err != nil {
+func TestEveryStreamIsScoredRowByRow(t *testing.T) {
+	dir := os.Getenv("PITCREW_DATA")
+	if dir == "" {
+		t.Skip("PITCREW_DATA names no folder with recordings")
+	}
+	out := t.TempDir()
+	if err := WriteNAB(dir, out); err != nil {
 		t.Fatal(err)
+	}
+	all, err := filepath.Glob(filepath.Join(dir, "nab", "data", "*", "*.csv"))
+	if err != nil || len(all) == 0 {
+		t.Fatalf("no streams: %v", err)
+	}
+	for _, in := range all {
+		rel, _ := filepath.Rel(filepath.Join(dir, "nab", "data"), in)
+		a, b := 0, 0
+		count := func(n *int) func([]string) error { return func([]string) error { *n++; return nil } }
+		if err := readCSV(in, []string{"timestamp"}, count(&a)); err != nil {
+			t.Fatal(err)
+		}
+		if err := readCSV(filepath.Join(out, rel), []string{"anomaly_score"}, count(&b)); err != nil || a != b {
+			t.Errorf("%s: %d rows, %d scores, %v", rel, a, b, err)
+		}
 	}
 }

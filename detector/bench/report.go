@@ -62,7 +62,6 @@ type Report struct {
 	Modes      []ModeFigures  `json:"training_steps"`
 	Asked      []AskedFigures `json:"asked_against_seen"`
 	Peers      *PeerFigures   `json:"peers"`
-	Missing    []string       `json:"not_measured"`
 }
 
 // Quality measures the engine of single series on the training runs below dir.

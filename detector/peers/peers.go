@@ -31,6 +31,10 @@ const (
 	openScales   = 6    // of the member's own noise that open …
 	openLeast    = 0.12 // … and at least so much
 	openSum      = 3.0  // sum of normalised excess that opens: two strong rounds or more weak ones
+	meanRate     = 0.25 // of the mean of distances, each at most meanClip scales …
+	meanClip     = 4.0
+	meanScales   = 3.1 // … which opens from so many scales, and meanLeast, on
+	meanLeast    = 0.17
 	closeRounds  = 3
 	absentAfter  = 3 // rounds
 )
@@ -65,7 +69,7 @@ type Finding struct {
 type member struct {
 	offset, scale  float64
 	rounds         int
-	sum            float64
+	sum, mean      float64
 	onset          int64
 	high, silent   int
 	good           int
@@ -296,11 +300,17 @@ func (g *Group) judge(t int64, v []float64, spread float64) {
 			} else {
 				m.sum = math.Max(0, m.sum-1)
 			}
+			sc := math.Max(m.scale, math.Max(scaleFloor, spread/math.Sqrt2/staticSpread))
+			m.mean += meanRate * (math.Max(-meanClip*sc, math.Min(meanClip*sc, d)) - m.mean)
+			long := m.mean >= math.Max(meanLeast, meanScales*sc)
+			if m.sum == 0 && m.mean < meanLeast/2 {
+				m.onset = t
+			}
 			switch {
-			case !m.open && m.sum >= openSum && x > 0.5:
+			case !m.open && (m.sum >= openSum && x > 0.5 || long):
 				m.open, m.good = true, 0
 				g.out = append(g.out, g.finding(Slow, i, t, v[i]))
-			case m.open && x < 0.5:
+			case m.open && x < 0.5 && m.mean < meanLeast/2:
 				if m.good++; m.good >= closeRounds {
 					f := g.finding(Slow, i, t, v[i])
 					f.Ended, m.open, m.sum = t, false, 0
@@ -309,7 +319,7 @@ func (g *Group) judge(t int64, v []float64, spread float64) {
 			case m.open:
 				m.good = 0
 			}
-			if m.open || x > 0.5 {
+			if m.open || x > 0.5 || m.mean > meanLeast/2 && d > meanLeast/2 {
 				continue // what is judged slow is not learnt
 			}
 		}

@@ -1,0 +1,76 @@
+package bench
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/pitcrew/pitcrew/detector/series"
+)
+
+func recordings(t *testing.T) []*TrainingRun {
+	t.Helper()
+	dir := os.Getenv("PITCREW_DATA")
+	if dir == "" {
+		t.Skip("PITCREW_DATA names no folder with recordings")
+	}
+	runs, err := LoadTraining(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runs
+}
+
+func TestCalibrationKeepsTheAskedRateOnRealRuns(t *testing.T) {
+	f := asked(8, recordings(t))
+	if f.Ratio.Low > 2 || f.Ratio.High < 0.5 {
+		t.Errorf("seen over asked %+v", f.Ratio)
+	}
+}
+
+func TestToldPhasesAndWorkKeepRealRunsQuietAndFaultsFound(t *testing.T) {
+	runs := recordings(t)
+	f := mode(Told, runs, nil)
+	if f.PerHour > 0.1 {
+		t.Errorf("%.2f false onsets an hour", f.PerHour)
+	}
+	if r := f.Faults[0].Recall.Value; r < 0.96 {
+		t.Errorf("recall of %s %.3f", f.Faults[0].Fault, r)
+	}
+}
+
+func TestSiblingsFindFivePercent(t *testing.T) {
+	runs := recordings(t)
+	past := refs(runs)
+	var rs []*TrainingRun
+	for _, r := range runs {
+		if past[r.ID] != nil {
+			rs = append(rs, r)
+		}
+	}
+	if r := fault(Siblings, Subtle, rs, past).Recall.Value; r < 0.97 {
+		t.Errorf("recall %.3f with siblings", r)
+	}
+	if r := fault(Told, Subtle, rs, map[string]*series.Reference{}).Recall.Value; r > 0.9 {
+		t.Errorf("recall %.3f without siblings: this test proves nothing", r)
+	}
+}
+
+func TestPeersNameTheSlowWorkerOfRealTracesAndNobodyElse(t *testing.T) {
+	recordings(t)
+	f, err := PeerQuality(os.Getenv("PITCREW_DATA"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Imbalanced) != 1 || !strings.Contains(f.Imbalanced[0], "rank 0 imbalance") {
+		t.Errorf("AR: %v", f.Imbalanced)
+	}
+	if len(f.SE) != 0 {
+		t.Errorf("SE: %v", f.SE)
+	}
+	for _, l := range f.Labels {
+		if !strings.HasSuffix(l, "else []") || strings.Contains(l, "found []") {
+			t.Error(l)
+		}
+	}
+}
