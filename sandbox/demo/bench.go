@@ -62,10 +62,10 @@ func plan(n int, launcher string) []Scenario {
 	out := make([]Scenario, n)
 	faults := sandbox.FaultKinds
 	for k := range out {
-		round := k / len(faults)
+		fault, round := k%len(faults), k/len(faults)
 		out[k] = Scenario{
-			Fault: faults[k%len(faults)], Rank: (k + round) % WorldSize, Launcher: launcher,
-			Workload: []string{KindJob, KindJobSet}[(k+round/2)%2],
+			Fault: faults[fault], Rank: (fault + round) % WorldSize, Launcher: launcher,
+			Workload: []string{KindJob, KindJobSet}[(fault+round/2)%2],
 		}
 	}
 	return out
