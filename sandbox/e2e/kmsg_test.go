@@ -81,7 +81,7 @@ func (r *rig) kernelLog() []kernelLine {
 	var out []kernelLine
 	buf := make([]byte, 8192)
 	for {
-		n, err := syscall.Read(fd, buf) // one record at a time
+		n, err := syscall.Read(fd, buf)                                     // one record at a time
 		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EINTR) { // overwritten while it was read
 			continue
 		}
