@@ -202,16 +202,23 @@ func (g *Group) without(y float64) float64 {
 	return (s[k-1] + s[k+1]) / 2
 }
 
-// spread is the role's: 1.4826 times the middle distance from the middle.
+// spread is the role's: 1.4826 times the middle distance from the middle. The values are sorted, so their distances grow to both
+// sides and are met in order by walking outwards.
 func (g *Group) spread() float64 {
 	s := g.sorted
 	mid := (s[(len(s)-1)/2] + s[len(s)/2]) / 2
-	g.dev = g.dev[:0]
-	for _, y := range s {
-		g.dev = append(g.dev, math.Abs(y-mid))
+	lo, hi := (len(s)-1)/2, (len(s)-1)/2+1
+	d := 0.0
+	for range len(s)/2 + 1 {
+		if hi >= len(s) || lo >= 0 && mid-s[lo] <= s[hi]-mid {
+			d = mid - s[lo]
+			lo--
+		} else {
+			d = s[hi] - mid
+			hi++
+		}
 	}
-	slices.Sort(g.dev)
-	return 1.4826 * g.dev[len(g.dev)/2]
+	return 1.4826 * math.Abs(d)
 }
 
 // residuals gives each member its distance from the peers beyond its own offset, and counts those that changed. As many slow
@@ -229,7 +236,7 @@ func (g *Group) residuals(t int64, spread float64) (changed int) {
 			if m.rounds < learnRounds {
 				continue
 			}
-			m.z = (m.ratio - m.offset) / math.Max(m.scale, scaleFloor)
+			m.z = (m.ratio - m.offset) / max(m.scale, scaleFloor)
 			if m.z > openScales/2 && m.ratio-m.offset > openLeast/2 {
 				changed++
 			}
@@ -290,19 +297,19 @@ func (g *Group) judge(t int64, v []float64, spread float64) {
 		g.static(t, i, v[i], spread)
 		d := m.ratio - m.offset
 		if m.rounds >= learnRounds {
-			limit := math.Max(openLeast, openScales*math.Max(m.scale, spread/math.Sqrt2/staticSpread))
+			limit := max(openLeast, openScales*max(m.scale, spread/math.Sqrt2/staticSpread))
 			x := d / limit
 			if x > 0.5 {
 				if m.sum == 0 {
 					m.onset = t
 				}
-				m.sum += math.Min(x, 2)
+				m.sum += min(x, 2)
 			} else {
-				m.sum = math.Max(0, m.sum-1)
+				m.sum = max(0, m.sum-1)
 			}
-			sc := math.Max(m.scale, math.Max(scaleFloor, spread/math.Sqrt2/staticSpread))
-			m.mean += meanRate * (math.Max(-meanClip*sc, math.Min(meanClip*sc, d)) - m.mean)
-			long := m.mean >= math.Max(meanLeast, meanScales*sc)
+			sc := max(m.scale, max(scaleFloor, spread/math.Sqrt2/staticSpread))
+			m.mean += meanRate * (max(-meanClip*sc, min(meanClip*sc, d)) - m.mean)
+			long := m.mean >= max(meanLeast, meanScales*sc)
 			if m.sum == 0 && m.mean < meanLeast/2 {
 				m.onset = t
 			}
@@ -336,7 +343,7 @@ func (g *Group) static(t int64, i int, v, spread float64) {
 	if g.rounds == 1 {
 		m.onset = t
 	}
-	if m.ratio > math.Max(math.Log(staticRatio), staticSpread*spread) {
+	if m.ratio > max(math.Log(staticRatio), staticSpread*spread) {
 		m.high++
 	}
 	if m.high >= staticMost && !m.static {
@@ -348,14 +355,14 @@ func (g *Group) static(t int64, i int, v, spread float64) {
 func (g *Group) learn(m *member) {
 	m.rounds++
 	n := float64(m.rounds)
-	a := math.Max(1/n, learnRate)
+	a := max(1/n, learnRate)
 	d := m.ratio - m.offset
 	if m.rounds > learnRounds {
-		d = math.Max(-3*math.Max(m.scale, scaleFloor), math.Min(3*math.Max(m.scale, scaleFloor), d))
+		d = max(-3*max(m.scale, scaleFloor), min(3*max(m.scale, scaleFloor), d))
 	}
 	m.offset += a * d
 	if m.rounds > 1 {
-		m.scale += math.Max(1/(n-1), scaleRate) * (1.2533*math.Abs(d) - m.scale)
+		m.scale += max(1/(n-1), scaleRate) * (1.2533*math.Abs(d) - m.scale)
 	}
 }
 

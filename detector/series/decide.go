@@ -79,18 +79,18 @@ const (
 func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, unit float64, guard bool, out *Verdict) {
 	hf, hs := e.limits(s)
 	zf, zs := math.Abs(float64(s.fast))/hf, math.Abs(float64(s.slow))/hs
-	z := math.Max(zf, zs)
+	z := max(zf, zs)
 	out.Score = z / (1 + z)
 	stall := s.is(flagRatio) && raw > math.Log(stallRatio) &&
-		dt > math.Max(float64(s.every)*stallRatio, float64(s.every)+stallSeconds)
+		dt > max(float64(s.every)*stallRatio, float64(s.every)+stallSeconds)
 	flat := s.quantum > 0 && int(s.equal) >= max(flatSamples, flatTimes*int(s.longest)) &&
 		float64(s.equal)*float64(s.every) >= flatSeconds
-	s.shift(r, 0.5*math.Min(hf, hs))
+	s.shift(r, 0.5*min(hf, hs))
 	if s.what == 0 {
 		w := Nothing
 		switch {
 		case stall && s.until == 0:
-			w, out.Score = Stall, math.Max(out.Score, 0.9)
+			w, out.Score = Stall, max(out.Score, 0.9)
 		case guard:
 		case z >= 1 && s.most():
 			w = Spike
@@ -98,7 +98,7 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 				w = Drift
 			}
 		case flat:
-			w, out.Score = Flatline, math.Max(out.Score, 0.6)
+			w, out.Score = Flatline, max(out.Score, 0.6)
 		}
 		practical := math.Abs(float64(s.fast)) >= floorFast || math.Abs(float64(s.slow)) >= floorFast
 		if w != Nothing && (s.until == 0 || z > 1.5 && practical) {
@@ -112,12 +112,12 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 	if s.is(flagRatio) && raw > 0 {
 		f.Lost += dt * (1 - math.Exp(-raw))
 	}
-	out.Score = math.Max(out.Score, AlarmScore)
+	out.Score = max(out.Score, AlarmScore)
 	// Back in the band: a short mean, as odd and even steps may differ, and below half of the worst that was seen.
 	s.recent += float32(closeRate * (r - float64(s.recent)))
 	f.worstFast, f.worstSlow = max(f.worstFast, abs32(s.fast)), max(f.worstSlow, abs32(s.slow))
 	worst := float64(max(f.worstFast, f.worstSlow))
-	ended := math.Abs(float64(s.recent)) < 0.5*math.Max(worst, math.Min(hf, hs))
+	ended := math.Abs(float64(s.recent)) < 0.5*max(worst, min(hf, hs))
 	if f.What == Flatline {
 		ended = s.equal == 0
 	}
@@ -132,7 +132,7 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 	}
 	accept := seconds(e.cfg.Accept)
 	if f.Severity == Info {
-		accept = math.Min(accept, seconds(untoldAccept))
+		accept = min(accept, seconds(untoldAccept))
 	}
 	if float64(s.t-f.Opened)*1e-9 >= accept && f.What != Flatline && s.since >= ringSize {
 		par := s.par
@@ -243,7 +243,7 @@ func (e *Engine) Finding(id ID) *Finding { return e.open[id] }
 // band gives what was expected of the sample and where the thresholds lie.
 func (e *Engine) band(s *state, k uint8, ref, unit float64, out Verdict) Verdict {
 	hf, hs := e.limits(s)
-	h := math.Min(hf, hs)
+	h := min(hf, hs)
 	c := float64(s.loc[k]) + s.side()*unit
 	if s.is(flagRatio) {
 		out.Expected = math.Exp(c + ref)

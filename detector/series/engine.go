@@ -188,7 +188,7 @@ func (e *Engine) Absent(id ID, now int64) bool {
 	if !s.is(flagSeen) || s.every <= 0 {
 		return false
 	}
-	return float64(now-s.t)*1e-9 > math.Max(1, absentPeriods*float64(s.every))
+	return float64(now-s.t)*1e-9 > max(1, absentPeriods*float64(s.every))
 }
 
 // seconds of a duration, as the samples count them.

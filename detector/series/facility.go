@@ -96,11 +96,11 @@ func (e *Engine) context(id ID) *context {
 // take updates the memory with a value and gives its features, from what was known before it.
 func (c *context) take(t int64, v float64) (z [features]float64, expected, scale float64) {
 	n := float64(c.n)
-	a := math.Max(1/(n+1), 1.0/facMemory)
+	a := max(1/(n+1), 1.0/facMemory)
 	if c.n == 0 {
 		c.mean, c.prev = v, v
 	}
-	sc := math.Max(c.scale, 1e-9+1e-6*math.Abs(c.mean))
+	sc := max(c.scale, 1e-9+1e-6*math.Abs(c.mean))
 	d := v - c.mean
 	dv := v - c.prev
 	c.prev = v
@@ -109,20 +109,20 @@ func (c *context) take(t int64, v float64) (z [features]float64, expected, scale
 	c.window[c.n%facWindow] = float32(v)
 	lvl, sd := c.stats()
 	z[0] = math.Abs(d) / sc
-	z[1] = math.Abs(dv) / math.Max(c.diff, 0.05*sc)
+	z[1] = math.Abs(dv) / max(c.diff, 0.05*sc)
 	ld := lvl - c.mean
-	z[2] = math.Abs(ld) / math.Max(c.level, 0.05*sc)
+	z[2] = math.Abs(ld) / max(c.level, 0.05*sc)
 	expected, scale = c.mean, sc
 	rd := d
 	believed := c.seen[bin] >= facSeason
 	if believed {
 		rd = v - float64(c.bins[bin])
 		expected = float64(c.bins[bin])
-		scale = math.Max(c.resid, 0.05*sc)
+		scale = max(c.resid, 0.05*sc)
 		z[3] = math.Abs(rd) / scale
 	}
 	ls := math.Log(sd + 0.02*sc)
-	z[4] = math.Abs(ls-c.spread) / math.Max(c.spreadS, 0.05)
+	z[4] = math.Abs(ls-c.spread) / max(c.spreadS, 0.05)
 	// Learn.
 	c.n++
 	h := 3 * sc * 1.5
@@ -134,7 +134,7 @@ func (c *context) take(t int64, v float64) (z [features]float64, expected, scale
 	learn(&c.diff, math.Abs(dv), a, c.n)
 	if c.n > facWindow {
 		learn(&c.level, math.Abs(ld), a, c.n-facWindow)
-		c.spread += math.Max(1/(n+1-facWindow), a) * clamp(ls-c.spread, 3*math.Max(c.spreadS, 0.3))
+		c.spread += max(1/(n+1-facWindow), a) * clamp(ls-c.spread, 3*max(c.spreadS, 0.3))
 		learn(&c.spreadS, math.Abs(ls-c.spread), a, c.n-facWindow)
 	}
 	if believed {
@@ -157,7 +157,7 @@ func learn(s *float64, x, a float64, n uint32) {
 		*s += (x - *s) / float64(n)
 		return
 	}
-	*s += math.Max(a, 1/float64(n)) * (math.Min(x, facCap**s) - *s)
+	*s += max(a, 1/float64(n)) * (min(x, facCap**s) - *s)
 }
 
 func (c *context) stats() (mean, sd float64) {
@@ -183,11 +183,11 @@ func dayBin(t int64) (day int64, bin int) {
 func (c *context) score(z [features]float64) float64 {
 	best := 0.0
 	for i, x := range z {
-		r := math.Max(c.record[i]*facFade, facLeast[i])
+		r := max(c.record[i]*facFade, facLeast[i])
 		if c.n > facWarm+facSettle {
-			best = math.Max(best, facWeight[i]*math.Log(x/r))
+			best = max(best, facWeight[i]*math.Log(x/r))
 		}
-		c.record[i] = math.Max(r, x)
+		c.record[i] = max(r, x)
 	}
 	if c.quiet > 0 {
 		c.quiet--

@@ -34,13 +34,13 @@ func (t *tail) close(blocks uint16, p, most float64) (taught bool) {
 		q += (m - q) / n
 		b = tailPriorShare * q
 	} else {
-		step := math.Max(2/n, 0.05) * math.Max(b, 0.05*q)
+		step := max(2/n, 0.05) * max(b, 0.05*q)
 		if m > q {
-			e := math.Min(m-q, most*math.Max(b, 1e-4))
-			b += math.Max(1/(tailShare*n+tailPrior), 0.02) * (e - b)
-			q += math.Min(step*(1-tailShare)*2, m-q)
+			e := min(m-q, most*max(b, 1e-4))
+			b += max(1/(tailShare*n+tailPrior), 0.02) * (e - b)
+			q += min(step*(1-tailShare)*2, m-q)
 		} else {
-			q -= math.Min(step*tailShare*2, q-m)
+			q -= min(step*tailShare*2, q-m)
 		}
 	}
 	t.q, t.b = float32(q), float32(b)
@@ -53,7 +53,7 @@ func (t *tail) close(blocks uint16, p, most float64) (taught bool) {
 func (t *tail) record(m, p float64, settled bool) (teach float64, over bool) {
 	t.rec -= t.b * float32(p)
 	t.pend = max(t.pend, float32(m))
-	if settled && m > math.Max(float64(t.q+2*t.b), 0.6*float64(t.pend)) {
+	if settled && m > max(float64(t.q+2*t.b), 0.6*float64(t.pend)) {
 		return 0, false
 	}
 	m = float64(t.pend)
@@ -73,5 +73,5 @@ const tailPriorShare = 0.35
 
 func (t *tail) threshold(blocks uint16, p float64) {
 	early := 1 + 2/(float64(blocks)+1) // a quantile of few blocks is low
-	t.h = max(t.rec*recordMargin, float32(float64(t.q)*early+float64(t.b)*math.Log(math.Max(1, tailShare/p))))
+	t.h = max(t.rec*recordMargin, float32(float64(t.q)*early+float64(t.b)*math.Log(max(1, tailShare/p))))
 }

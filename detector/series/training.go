@@ -37,7 +37,7 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	scale, unit := s.units(k, v)
 	r := (y-float64(s.loc[k]))/unit - s.side()
 	raw := r
-	r = clamp(r, math.Max(clip, 4*scale))
+	r = clamp(r, max(clip, 4*scale))
 	guard := s.since <= s.guardFor() && s.since > 0 && int(s.n[k]) >= ringSize
 	known := int(s.n[k]) >= e.warm(s)
 	s.lean(clamp(raw, carryMost))
@@ -121,7 +121,7 @@ func (e *Engine) changes(id ID, s *state, x Sample, dt float64) {
 	if x.Phase == 0 {
 		s.work = work
 	}
-	if dt > math.Max(gapSeconds, gapIntervals*float64(s.every)) && s.n[s.phase] > ringSize {
+	if dt > max(gapSeconds, gapIntervals*float64(s.every)) && s.n[s.phase] > ringSize {
 		e.counts.Gaps++
 		if s.what == 0 {
 			s.fast, s.slow, s.since = 0, 0, 0
@@ -209,13 +209,13 @@ func (s *state) units(k uint8, v float64) (scale, unit float64) {
 	if s.is(flagRatio) {
 		q := 0.0
 		if v > 0 {
-			q = math.Min(0.1, 0.3*float64(s.quantum)/v)
+			q = min(0.1, 0.3*float64(s.quantum)/v)
 		}
-		return math.Max(sc, math.Max(scaleFloor, q)), 1
+		return max(sc, max(scaleFloor, q)), 1
 	}
 	l := math.Abs(float64(s.loc[k]))
-	unit = math.Max(math.Max(10*sc, l), math.SmallestNonzeroFloat32)
-	return math.Max(sc/unit, math.Max(scaleFloor, math.Min(0.1, 0.3*float64(s.quantum)/unit))), unit
+	unit = max(max(10*sc, l), math.SmallestNonzeroFloat32)
+	return max(sc/unit, max(scaleFloor, min(0.1, 0.3*float64(s.quantum)/unit))), unit
 }
 
 func (s *state) unitOf(k uint8) float64 {
@@ -298,17 +298,17 @@ func (e *Engine) limits(s *state) (fast, slow float64) {
 		noise = 0
 	}
 	every := float64(s.every)
-	ff = math.Max(ff, noise*math.Sqrt(clampTo(every/fastSeconds, 1.0/256, 1.0/fastLeast)/2))
-	fs = math.Max(fs, noise*math.Sqrt(clampTo(every/slowSeconds, 1.0/1024, 1.0/slowLeast)/2))
+	ff = max(ff, noise*math.Sqrt(clampTo(every/fastSeconds, 1.0/256, 1.0/fastLeast)/2))
+	fs = max(fs, noise*math.Sqrt(clampTo(every/slowSeconds, 1.0/1024, 1.0/slowLeast)/2))
 	return limit(&s.fastTail, s.blocks, ff*e.share), limit(&s.slowTail, s.blocks, fs*e.share)
 }
 
 // limit is the floor or, above it, the series' own threshold; a tail that has seen little is not believed.
 func limit(t *tail, blocks uint16, floor float64) float64 {
 	if blocks < tailBlocks {
-		return math.Max(2*floor, math.Max(0.12, float64(t.h)))
+		return max(2*floor, max(0.12, float64(t.h)))
 	}
-	return math.Max(floor, float64(t.h))
+	return max(floor, float64(t.h))
 }
 
 // learn moves the baseline. While the short evidence has left the long one it learns slowly: a fault must not become normal
@@ -319,7 +319,7 @@ func (s *state) learn(k uint8, r, scale, unit, dt float64) {
 	if s.is(flagSibling) {
 		base = baseSibling
 	}
-	a := math.Max(1/(n+1), clampTo(dt/base, 1.0/8192, 1.0/baseLeast))
+	a := max(1/(n+1), clampTo(dt/base, 1.0/8192, 1.0/baseLeast))
 	if s.n[k] < math.MaxUint16 {
 		s.n[k]++
 	}
@@ -336,13 +336,13 @@ func (s *state) learn(k uint8, r, scale, unit, dt float64) {
 	default:
 		s.par -= float32(a * c)
 	}
-	m := math.Min(math.Abs(r-float64(s.fast)), huber*scale) * 1.2533 // about the short mean: a lagging baseline is not noise
-	s.scale[k] += float32(math.Max(a, 0.01) * (m - float64(s.scale[k])/unit) * unit)
+	m := min(math.Abs(r-float64(s.fast)), huber*scale) * 1.2533 // about the short mean: a lagging baseline is not noise
+	s.scale[k] += float32(max(a, 0.01) * (m - float64(s.scale[k])/unit) * unit)
 }
 
-func clamp(x, c float64) float64 { return math.Max(-c, math.Min(c, x)) }
+func clamp(x, c float64) float64 { return max(-c, min(c, x)) }
 
-func clampTo(x, lo, hi float64) float64 { return math.Max(lo, math.Min(hi, x)) }
+func clampTo(x, lo, hi float64) float64 { return max(lo, min(hi, x)) }
 
 func abs32(x float32) float32 {
 	if x < 0 {
