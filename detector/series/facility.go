@@ -17,6 +17,8 @@ const (
 	facExcess     = 0.1    // of a logarithm beyond the record that opens a finding
 	facOpen       = 12     // that a finding stays open
 	facBand       = 4      // scales on either side of the expected
+	facMost       = 1e6    // of a logarithm's excess
+	facRange      = 1e100  // values beyond are taken as this
 	facCap        = 4      // scales that one sample may teach a scale
 )
 
@@ -55,7 +57,7 @@ func (e *Engine) facility(id ID, s *state, x Sample, v, dt float64) Verdict {
 		return e.unknown(s)
 	}
 	e.interval(s, dt)
-	z, exp, scale := c.take(x.T, v)
+	z, exp, scale := c.take(x.T, clamp(v, facRange))
 	if c.n < facWarm {
 		return e.unknown(s)
 	}
@@ -106,7 +108,7 @@ func (c *context) take(t int64, v float64) (z [features]float64, expected, scale
 	c.prev = v
 	day, bin := dayBin(t)
 	// Level and spread of the window.
-	c.window[c.n%facWindow] = float32(v)
+	c.window[c.n%facWindow] = float32(clamp(v, math.MaxFloat32))
 	lvl, sd := c.stats()
 	z[0] = math.Abs(d) / sc
 	z[1] = math.Abs(dv) / max(c.diff, 0.05*sc)
@@ -141,7 +143,7 @@ func (c *context) take(t int64, v float64) (z [features]float64, expected, scale
 		learn(&c.resid, math.Abs(rd), a, c.n/2)
 	}
 	if c.seen[bin] == 0 {
-		c.bins[bin], c.seen[bin], c.binDay[bin] = float32(v), 1, int32(day)
+		c.bins[bin], c.seen[bin], c.binDay[bin] = float32(clamp(v, math.MaxFloat32)), 1, int32(day)
 	} else {
 		c.bins[bin] += float32(facDay * (v - float64(c.bins[bin])))
 		if c.binDay[bin] != int32(day) {
@@ -176,6 +178,9 @@ func (c *context) stats() (mean, sd float64) {
 func dayBin(t int64) (day int64, bin int) {
 	const ns = int64(86_400e9)
 	day = t / ns
+	if t < 0 && day*ns != t {
+		day--
+	}
 	return day, int((t - day*ns) / (ns / facBins) % facBins)
 }
 
@@ -185,7 +190,9 @@ func (c *context) score(z [features]float64) float64 {
 	for i, x := range z {
 		r := max(c.record[i]*facFade, facLeast[i])
 		if c.n > facWarm+facSettle {
-			best = max(best, facWeight[i]*math.Log(x/r))
+			if l := facWeight[i] * math.Log(x/r); l > best {
+				best = min(l, facMost)
+			}
 		}
 		c.record[i] = max(r, x)
 	}
