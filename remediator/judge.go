@@ -118,7 +118,7 @@ func (j *judge) Guards(p *incident.Plan, f incident.Facts, all []*incident.Incid
 	if !ok {
 		return []guard.Verdict{{Guard: guard.KillSwitch, Asked: true, Detail: "policy " + p.Policy + " is not there any more"}}
 	}
-	s := guard.State{Kill: j.kill()}
+	s := state{guard.State{Kill: j.kill()}}
 	for _, name := range j.cluster.NodeNames() {
 		if n, err := j.cluster.NodeState(name); err == nil {
 			facts := nodeFacts(n)
@@ -127,7 +127,11 @@ func (j *judge) Guards(p *incident.Plan, f incident.Facts, all []*incident.Incid
 		}
 	}
 	for _, i := range all {
-		s.Incidents = append(s.Incidents, guarded(i))
+		g := guarded(i)
+		if i.ID != f.Incident.ID && sameCause(i, f.Incident) {
+			g.Done = slices.DeleteFunc(g.Done, func(d guard.Done) bool { return s.taken(d, f.Node.Name) })
+		}
+		s.Incidents = append(s.Incidents, g)
 	}
 	base := guard.Action{Policy: chosen, Incident: f.Incident.ID, Node: nodeFacts(f.Node), Job: jobFacts(f.Gang, f.Incident), Seen: f.Seen}
 	steps := planned(p)
@@ -140,7 +144,7 @@ func (j *judge) Guards(p *incident.Plan, f incident.Facts, all []*incident.Incid
 	for _, verb := range steps {
 		a := base
 		a.Verb, a.With = verb, &policy.With{Placement: policy.Placement(p.Placement), MaxTierLoss: p.MaxTierLoss, MaxPerJob: p.MaxPerJob, FastReplace: p.FastReplace}
-		for _, v := range guard.Check(s, a, f.Now) {
+		for _, v := range guard.Check(s.State, a, f.Now) {
 			k := slices.IndexFunc(out, func(o guard.Verdict) bool { return o.Guard == v.Guard })
 			switch {
 			case k < 0:
@@ -151,6 +155,30 @@ func (j *judge) Guards(p *incident.Plan, f incident.Facts, all []*incident.Incid
 		}
 	}
 	return out
+}
+
+// state is the guards' while it is put together.
+type state struct{ guard.State }
+
+// taken moves a cordon from an incident of the same cause to the node: several gangs on one faulty node are several incidents, and
+// what one of them did to the node must not be held against the others as a repetition.
+func (s *state) taken(d guard.Done, node string) bool {
+	if d.Verb != policy.Cordon || d.Node != node {
+		return false
+	}
+	for k := range s.Nodes {
+		if s.Nodes[k].Name == node {
+			s.Nodes[k].Quarantined = true
+		}
+	}
+	return true
+}
+
+// sameCause reports whether one event is among the faults of both.
+func sameCause(a, b *incident.Incident) bool {
+	return slices.ContainsFunc(a.Faults, func(f incident.Fault) bool {
+		return slices.ContainsFunc(b.Faults, func(o incident.Fault) bool { return o.EventID == f.EventID })
+	})
 }
 
 func planned(p *incident.Plan) []policy.Verb {

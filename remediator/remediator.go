@@ -211,6 +211,22 @@ func (r *remediator) await(ctx context.Context, what string, wait func(context.C
 	}
 }
 
+// retry does what needs NATS until it succeeds or ctx ends.
+func (r *remediator) retry(ctx context.Context, what string, do func(context.Context) error) error {
+	for {
+		err := do(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		r.o.Log.Warn("waiting for "+what, "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
 // lead acts until its term ends.
 func (r *remediator) lead(ctx context.Context) error {
 	steering, err := r.cluster.EnsurePlacementPolicy(ctx)
@@ -233,22 +249,26 @@ func (r *remediator) lead(ctx context.Context) error {
 		defer cancel()
 		_ = pub.Close(flush)
 	}()
-	group, ctx := errgroup.WithContext(ctx)
+	term := ctx
+	group, ctx := errgroup.WithContext(term)
 	known := make(chan struct{})
 	group.Go(func() error { return r.control(ctx, func() { close(known) }) })
 	select { // nothing is done before it is known that nobody said stop
 	case <-known:
 	case <-ctx.Done():
-		return group.Wait()
+		return ignoreEnd(term, group.Wait())
 	}
 	e := r.engine(pub)
-	if err := e.Start(ctx); err != nil {
-		return err
+	if err := r.retry(ctx, "the open incidents", e.Start); err != nil {
+		return ignoreEnd(term, group.Wait())
 	}
 	defer e.Wait()
 	r.tellStanding(e)
 	group.Go(func() error {
 		return r.bus.Events(ctx, "remediator", func(ctx context.Context, d bus.Delivery) error {
+			if d.Event.Data.Target.Node == "" { // who publishes for a node speaks of that node, whatever he leaves out
+				d.Event.Data.Target.Node = d.Node
+			}
 			return e.Handle(ctx, d.Event, incident.Origin{Age: d.Age})
 		}, func(subject string, err error) {
 			r.metrics.refused.Inc()
@@ -257,7 +277,7 @@ func (r *remediator) lead(ctx context.Context) error {
 	})
 	group.Go(func() error { return r.conditions(ctx, e) })
 	group.Go(func() error { return e.Follow(ctx) })
-	w := r.witness(e, pub)
+	w := r.witness(ctx, e, pub)
 	group.Go(func() error { return r.bus.Beats(ctx, w.Heard) })
 	group.Go(func() error { w.Run(ctx); return nil })
 	group.Go(func() error {
@@ -268,7 +288,7 @@ func (r *remediator) lead(ctx context.Context) error {
 			}
 		}))
 	})
-	return ignoreEnd(ctx, group.Wait())
+	return ignoreEnd(term, group.Wait()) // what ended the work before the term is an error
 }
 
 func (r *remediator) engine(pub *bus.Publisher) *incident.Engine {
@@ -308,22 +328,36 @@ func (r *remediator) conditions(ctx context.Context, e *incident.Engine) error {
 	})
 }
 
-// witness tells lost nodes from lost agents.
-func (r *remediator) witness(e *incident.Engine, pub *bus.Publisher) *witness.Watch {
-	return witness.New(witness.Options{
-		Cluster: r.o.Cluster, Connected: r.bus.Connected, Probe: r.cluster.ProbeKubelet, Publish: pub.Publish, Log: r.o.Log,
-		Peers: func(ctx context.Context, node string) (stalled, runs bool) {
+// witness tells lost nodes from lost agents. Nodes on which a gang runs are watched from the start: the leader before may have been
+// on one that is lost.
+func (r *remediator) witness(ctx context.Context, e *incident.Engine, pub *bus.Publisher) *witness.Watch {
+	w := witness.New(witness.Options{
+		Cluster: r.o.Cluster, Connected: r.bus.Connected, Publish: pub.Publish, Log: r.o.Log,
+		Known: func(node string) bool {
+			_, err := r.cluster.NodeState(node)
+			return err == nil
+		},
+		Silent: func(ctx context.Context, node string) bool {
+			return errors.Is(r.cluster.ProbeKubelet(ctx, node), cluster.ErrSilent)
+		},
+		Peers: func(ctx context.Context, node string) (stalled, known bool) {
 			gangs, err := r.cluster.GangsAt(ctx, event.Target{Node: node})
 			if err != nil {
 				return false, true
 			}
 			for _, g := range gangs {
-				runs = true
-				stalled = stalled || e.PeersStalled(ctx, g, node)
+				s, k := e.PeersStalled(ctx, g, node)
+				stalled, known = stalled || s, known || k
 			}
-			return stalled, runs
+			return stalled, known
 		},
 	})
+	for _, node := range r.cluster.NodeNames() {
+		if gangs, err := r.cluster.GangsAt(ctx, event.Target{Node: node}); err == nil && len(gangs) > 0 {
+			w.Heard(node)
+		}
+	}
+	return w
 }
 
 // seen is the bucket of dealt-with event ids.

@@ -14,6 +14,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -51,6 +52,7 @@ const (
 	minLead     = 2 // steps
 	statusWait  = 1500 * time.Millisecond
 	minDeadline = 3 * time.Second
+	firstSave   = 15 * time.Second // taken for the longest save where none was seen yet
 	// holdFor bounds how long a rank holds after it saved while the gang is being replaced; then it leaves the attempt.
 	holdFor = 90 * time.Second
 )
@@ -69,6 +71,7 @@ type Gang struct {
 	Ranks   map[int]bus.RankStatus
 	PodOf   map[int]Member
 	World   int
+	NProc   int // processes a pod, as the launchers say; 0: none does
 	Attempt int
 	MaxStep int64
 }
@@ -105,9 +108,12 @@ func (c *Coordinator) Observe(ctx context.Context, members []Member) (g Gang, mi
 }
 
 func (g *Gang) take(m Member, p bus.PodStatus) {
+	if p.Launcher != nil {
+		g.NProc = max(g.NProc, p.Launcher.NProc)
+	}
 	for _, r := range p.Ranks {
 		if r.Attempt > g.Attempt { // what an older attempt says is history
-			*g = Gang{Ranks: map[int]bus.RankStatus{}, PodOf: map[int]Member{}, Attempt: r.Attempt}
+			*g = Gang{Ranks: map[int]bus.RankStatus{}, PodOf: map[int]Member{}, NProc: g.NProc, Attempt: r.Attempt}
 		}
 		if r.Attempt == g.Attempt {
 			g.Ranks[r.Rank], g.PodOf[r.Rank] = r, m
@@ -182,11 +188,11 @@ func (c *Coordinator) Save(ctx context.Context, q Request) (bus.Save, error) {
 	return bus.Save{}, fmt.Errorf("checkpoint %s: given up after %d tries: %w", q.ID, maxTries, last)
 }
 
-// Release lets the ranks of a finished round go on training: there is nowhere to move them to.
+// Release lets the ranks of a finished round go on training: what they hold for does not come now. It reaches those that can be reached.
 func (c *Coordinator) Release(ctx context.Context, members []Member, s bus.Save) error {
-	g, missing := c.Observe(ctx, members)
-	if err := g.Able(missing); err != nil {
-		return err
+	g, _ := c.Observe(ctx, members)
+	if len(g.Ranks) == 0 {
+		return fmt.Errorf("release checkpoint %s: no rank answers", s.Req)
 	}
 	_, err := round{c: c, q: Request{Members: members}, g: g, req: s.Req}.ask(ctx, bus.VerbRelease, statusWait, bus.Command{})
 	return err
@@ -211,6 +217,9 @@ func (r round) deadline() time.Duration {
 	var step, save float64
 	for _, s := range r.g.Ranks {
 		step, save = max(step, s.P99StepS), max(save, s.SaveS)
+	}
+	if save == 0 {
+		save = firstSave.Seconds()
 	}
 	steps := float64(r.atStep - r.g.MaxStep + 1)
 	return max(minDeadline, time.Duration(2*(steps*step+save)*float64(time.Second)))
@@ -237,32 +246,34 @@ func (r round) nodes() map[string][]string {
 func (r round) ask(ctx context.Context, verb string, wait time.Duration, c bus.Command) (map[int]bus.RankReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait+time.Second)
 	defer cancel()
-	by := r.nodes()
-	answers := make(chan bus.Reply, len(by))
-	wg, wctx := errgroup.WithContext(ctx)
-	for node, pods := range by {
+	var (
+		mu   sync.Mutex
+		wg   sync.WaitGroup
+		errs []error
+		out  = map[int]bus.RankReply{}
+	)
+	for node, pods := range r.nodes() {
 		mine := c
 		mine.Req, mine.Attempt, mine.PodUIDs = r.req, r.g.Attempt, pods
 		if mine.DeadlineMS == 0 {
 			mine.DeadlineMS = wait.Milliseconds()
 		}
-		wg.Go(func() error {
-			a, err := r.c.Agents.Request(wctx, node, verb, mine)
-			if err == nil {
-				answers <- a
+		wg.Go(func() { // one agent's error must not keep the others from being asked
+			a, err := r.c.Agents.Request(ctx, node, verb, mine)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
 			}
-			return err
+			for _, rank := range a.Ranks {
+				if rank.PodUID == "" || rank.PodUID == r.g.PodOf[rank.Rank].PodUID { // nobody answers for another pod's rank
+					out[rank.Rank] = rank
+				}
+			}
 		})
 	}
-	err := wg.Wait()
-	close(answers)
-	out := map[int]bus.RankReply{}
-	for a := range answers {
-		for _, rank := range a.Ranks {
-			out[rank.Rank] = rank
-		}
-	}
-	return out, err
+	wg.Wait()
+	return out, errors.Join(errs...)
 }
 
 // arm asks every rank to hold at one step. past reports that some rank was already beyond it, so that a higher step may do.
@@ -280,6 +291,8 @@ func (r *round) arm(ctx context.Context) (past bool, err error) {
 			return false, fmt.Errorf("checkpoint %s: rank %d did not answer", r.req, rank)
 		case a.T == "nack" && a.Reason == "past":
 			return true, fmt.Errorf("checkpoint %s: rank %d is past step %d", r.req, rank, r.atStep)
+		case a.T == "nack" && a.Reason == "cancelled": // this very try, before a crash: the next one went on from there
+			return true, fmt.Errorf("checkpoint %s: rank %d heard it cancelled before", r.req, rank)
 		case a.T != "armed" && a.T != "held" && a.T != "saved":
 			return false, fmt.Errorf("checkpoint %s: rank %d refused: %s %s %s", r.req, rank, a.T, a.Reason, a.Error)
 		}

@@ -50,11 +50,13 @@ const closedKept = 2000
 
 // Start takes up what an earlier leader left and returns; drivers run until ctx ends. Wait waits for them.
 func (e *Engine) Start(ctx context.Context) error {
-	e.ctx, e.drivers, e.closed, e.noted = ctx, map[string]*driver{}, map[string]Incident{}, map[string]int64{}
 	all, err := e.Store.List(ctx)
 	if err != nil {
 		return fmt.Errorf("read open incidents: %w", err)
 	}
+	e.mu.Lock()
+	e.ctx, e.drivers, e.closed, e.noted = ctx, map[string]*driver{}, map[string]Incident{}, map[string]int64{}
+	e.mu.Unlock()
 	for _, c := range all {
 		if c.Value.Open() {
 			e.Log.Info("taking up an incident", "incident", c.Value.ID, "state", c.Value.State)
@@ -63,6 +65,7 @@ func (e *Engine) Start(ctx context.Context) error {
 			e.remember(c.Value)
 		}
 	}
+	e.wg.Go(func() { e.keep(ctx) })
 	return nil
 }
 
@@ -85,20 +88,50 @@ func (e *Engine) remember(i Incident) {
 }
 
 func (e *Engine) drive(i Incident, rev uint64) *driver {
-	d := &driver{e: e, rev: rev, inc: i, wake: make(chan struct{}, 1), log: e.Log.With("incident", i.ID)}
+	d := &driver{e: e, wake: make(chan struct{}, 1), log: e.Log.With("incident", i.ID)}
+	d.take(i, rev)
 	e.mu.Lock()
 	e.drivers[i.ID] = d
 	e.mu.Unlock()
-	e.wg.Go(func() {
-		d.run(e.ctx)
-		if d.inc.State == Closed {
-			e.remember(d.snapshot())
-			e.mu.Lock()
-			delete(e.drivers, i.ID)
-			e.mu.Unlock()
-		}
-	})
+	e.wg.Go(func() { e.see(d, i.ID) })
 	return d
+}
+
+// standBack is longer than a lease: whoever still leads then is the only leader, and takes the incident up where the store says.
+const standBack = 20 * time.Second
+
+// see drives an incident until it is closed or the leadership ends. When another has changed the record it stands back first.
+func (e *Engine) see(d *driver, id string) {
+	for {
+		err := d.run(e.ctx)
+		if err != nil && e.ctx.Err() == nil {
+			d.log.Warn("driver stands back", "error", err, "for", standBack)
+		}
+		for err != nil {
+			if !pause(e.ctx, standBack) {
+				return
+			}
+			var stored Incident
+			var rev uint64
+			if stored, rev, err = e.Store.Get(e.ctx, id); err == nil {
+				d.take(stored, rev)
+			} else if errors.Is(err, bus.ErrNotFound) {
+				e.drop(id)
+				return
+			}
+		}
+		if i := d.snapshot(); !i.Open() {
+			e.remember(i)
+			e.drop(id)
+			return
+		}
+	}
+}
+
+func (e *Engine) drop(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.drivers, id)
 }
 
 // Incidents are copies of the open incidents and of those closed lately, newest first.
@@ -150,7 +183,13 @@ func (e *Engine) Handle(ctx context.Context, ev event.Event, o Origin) error {
 		e.Log.Warn("stale event: nothing is done by it", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "age", age)
 		return nil
 	}
-	if err := e.dispatch(ctx, ev); err != nil {
+	err = e.dispatch(ctx, ev)
+	if errors.Is(err, cluster.ErrForbidden) { // it will be refused again, and must not hold up the others
+		e.count("forbidden")
+		e.Log.Error("event not dealt with", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "error", err)
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	return e.Seen.Remember(ctx, ev.ID)
@@ -203,6 +242,11 @@ func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang) e
 		e.Log.Warn("event about a node that the cluster does not have", "id", ev.ID, "node", t.Node)
 		return nil
 	}
+	if g != nil && t.Node != "" && !standsOn(g, t.Node) { // a node speaks for its own pods only
+		e.count("gang is elsewhere")
+		e.Log.Warn("event about a gang that has no pod on the node that speaks", "id", ev.ID, "node", t.Node, "job", g.Job.Name)
+		return nil
+	}
 	d := e.incidentOf(g, t.Node)
 	facts := Facts{Now: e.Now(), Node: node, Gang: g, Nodes: e.Cluster.Nodes()}
 	if d != nil {
@@ -225,12 +269,30 @@ func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang) e
 		e.Log.Info("event noted", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "node", t.Node, "why", why)
 		return nil
 	}
+	if g == nil && d == nil && !plan.Cordon { // a rank of a pod that is no more, say
+		e.count("nothing runs there")
+		return nil
+	}
 	f := faultOf(ev, g, plan)
 	f.Seen = e.Now()
-	if d != nil {
-		return d.add(ctx, ev, &f)
+	switch {
+	case d != nil && plan.Mode == observes: // it is not to be acted on, also not along with another
+		err = d.add(ctx, ev, nil)
+	case d != nil:
+		err = d.add(ctx, ev, &f)
+	default:
+		return e.open(ctx, ev, g, f)
 	}
-	return e.open(ctx, ev, g, f)
+	if errors.Is(err, errClosed) { // it ended at this moment
+		e.drop(d.now.Load().ID)
+		return e.concern(ctx, ev, g)
+	}
+	return err
+}
+
+func standsOn(g *cluster.Gang, node string) bool {
+	on := func(m cluster.Member) bool { return m.Node == node || m.Node == "" }
+	return slices.ContainsFunc(g.Members, on) || slices.ContainsFunc(g.Leaving, on)
 }
 
 // incidentOf finds the open incident that an event about this gang, or about this node when it has none, belongs to.
@@ -239,18 +301,25 @@ func (e *Engine) incidentOf(g *cluster.Gang, node string) *driver {
 	defer e.mu.Unlock()
 	for _, d := range e.drivers {
 		i := d.snapshot()
-		if g != nil && i.Job != nil && i.Job.UID == g.Job.UID || g == nil && (slices.Contains(i.FaultyNodes(), node) || i.aimsAt(node)) {
+		if g != nil && i.Job != nil && i.Job.UID == g.Job.UID || g == nil && (slices.Contains(i.FaultyNodes(), node) || i.sendsTo(node)) {
 			return d
 		}
 	}
 	return nil
 }
 
+// maxRaw bounds what an incident keeps of an event's raw text.
+const maxRaw = 4 << 10
+
 func faultOf(ev event.Event, g *cluster.Gang, p *Plan) Fault {
 	t := ev.Data.Target
 	f := Fault{
 		EventID: ev.ID, Signal: ev.Data.Cause.Signal(), Sev: ev.Data.Severity, At: ev.Time, Node: t.Node, GPU: t.GPU, PodUID: t.PodUID,
 		Rank: t.Rank, Attempt: t.Attempt, Moves: p.Cordon, Usable: usable(ev), Event: ev,
+	}
+	f.Event.Data.Extra = nil // the record has to fit into one message
+	if raw := &f.Event.Data.Evidence.Raw; len(*raw) > maxRaw {
+		*raw = strings.ToValidUTF8((*raw)[:maxRaw], "") + " …"
 	}
 	if g != nil && f.PodUID == "" {
 		for _, m := range g.Members {
@@ -317,14 +386,13 @@ func (e *Engine) Follow(ctx context.Context) error {
 // stallFloor is the least time without a step that speaks for a stalled peer.
 const stallFloor = 700 * time.Millisecond
 
-// PeersStalled asks the surviving ranks of a gang whether they stand still beyond their own pace: the witness of a lost node.
-func (e *Engine) PeersStalled(ctx context.Context, g cluster.Gang, node string) bool {
+// PeersStalled asks the surviving ranks of a gang whether they stand still beyond their own pace: the witness of a lost node. Where no
+// surviving rank can be read, known is false.
+func (e *Engine) PeersStalled(ctx context.Context, g cluster.Gang, node string) (stalled, known bool) {
 	live, _ := e.Checkpoint.Observe(ctx, members(&g, func(m cluster.Member) bool { return m.Node == node }))
 	for _, r := range live.Ranks {
 		limit := max(stallFloor, time.Duration(3*r.P99StepS*float64(time.Second)))
-		if r.Section != "setup" && r.StepAgeS > limit.Seconds() {
-			return true
-		}
+		stalled = stalled || r.Section != "setup" && r.StepAgeS > limit.Seconds()
 	}
-	return false
+	return stalled, len(live.Ranks) > 0
 }

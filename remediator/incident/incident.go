@@ -13,7 +13,6 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
-	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/placement"
 )
@@ -35,6 +34,20 @@ const (
 	Verified     State = "verified"
 	Closed       State = "closed"
 )
+
+// order is how far a state is on the way.
+var order = map[State]int{
+	Detected: 1, Correlated: 2, Planned: 3, Approved: 4, Cordoned: 5, Checkpointed: 6, Placed: 7, Restarted: 8, Resumed: 9, Verified: 10, Closed: 11,
+}
+
+// Ways to bring a gang back.
+const (
+	launcherPath = "launcher" // survivors stay, and only faulty pods move
+	recreatePath = "recreate" // every pod is replaced
+)
+
+// nodeLost is the signal of a node that no agent and no kubelet answers for.
+const nodeLost = "node/lost"
 
 // Outcome says how a closed incident ended.
 type Outcome string
@@ -142,7 +155,8 @@ type Incident struct {
 	StateAt  time.Time `json:"state_at"`
 	ClosedAt time.Time `json:"closed_at,omitzero"`
 
-	Faults   []Fault         `json:"faults"` // the first opened the incident
+	Faults   []Fault         `json:"faults"`           // the first opened the incident
+	Replan   bool            `json:"replan,omitempty"` // a fault joined that the present plan does not cover
 	Joined   []string        `json:"joined,omitempty"`
 	Plan     *Plan           `json:"plan,omitempty"`
 	Guards   []guard.Verdict `json:"guards,omitempty"`
@@ -156,15 +170,13 @@ type Incident struct {
 	Restarts  int        `json:"restarts"`       // attempts begun by this incident
 	Attempt   int        `json:"attempt"`        // the attempt that is to step again
 
-	Cordons    []string    `json:"cordons,omitempty"`
-	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
-	MaxStep    int64       `json:"max_step"` // furthest step any rank had completed
-	Moves      []Move      `json:"moves,omitempty"`
-	// Aimed is where earlier plans of this incident sent members: a replacement may be on its way there and not yet be bound.
-	Aimed       map[int]string `json:"aimed,omitempty"`
-	ResumedStep *int64         `json:"resumed_step,omitempty"`
-	LostSteps   *int64         `json:"lost_steps,omitempty"`
-	FirstStep   *time.Time     `json:"first_step,omitempty"` // when the last rank had stepped past the checkpoint
+	Cordons     []string    `json:"cordons,omitempty"`
+	Checkpoint  *Checkpoint `json:"checkpoint,omitempty"`
+	MaxStep     int64       `json:"max_step"` // furthest step any rank had completed
+	Moves       []Move      `json:"moves,omitempty"`
+	ResumedStep *int64      `json:"resumed_step,omitempty"`
+	LostSteps   *int64      `json:"lost_steps,omitempty"`
+	FirstStep   *time.Time  `json:"first_step,omitempty"` // when the last rank had stepped past the checkpoint
 
 	Notes  []Note  `json:"notes"`
 	Writes []Write `json:"writes,omitempty"`
@@ -191,34 +203,50 @@ func (i *Incident) FaultyNodes() []string {
 	return out
 }
 
-// aimsAt reports whether a replacement is sent to the node: a fault there concerns this job before its pod is bound.
-func (i *Incident) aimsAt(node string) bool {
-	return node != "" && slices.ContainsFunc(i.Moves, func(m Move) bool { return m.To == node && m.From != node })
-}
-
-// nodeOf is where a member is, or is on its way to.
-func (i *Incident) nodeOf(m cluster.Member) string {
-	if m.Node == "" && m.PodUID != "" {
-		return i.Aimed[m.Index]
-	}
-	return m.Node
-}
-
 // Knows reports whether the event opened or joined this incident.
 func (i *Incident) Knows(eventID string) bool {
 	return slices.Contains(i.Joined, eventID) || slices.ContainsFunc(i.Faults, func(f Fault) bool { return f.EventID == eventID })
 }
 
-func (i *Incident) note(at time.Time, text string) {
-	if len(i.Notes) < maxNotes {
-		i.Notes = append(i.Notes, Note{At: at, State: i.State, Text: text})
-	}
+// reached reports whether the incident ever was as far as s, in this round or an earlier one.
+func (i *Incident) reached(s State) bool {
+	return slices.ContainsFunc(i.Notes, func(n Note) bool { return n.State != Closed && order[n.State] >= order[s] })
 }
 
+// acted reports whether something may have been changed: from then on the incident is brought to its end, however long it has to wait.
+func (i *Incident) acted() bool { return i.reached(Approved) }
+
+// holds reports whether ranks hold after a checkpoint and wait to be moved.
+func (i *Incident) holds() bool {
+	return i.Job != nil && i.Checkpoint != nil && i.Checkpoint.Taken && (i.State == Checkpointed || i.State == Placed)
+}
+
+// move is the last one of the pod with this index.
+func (i *Incident) move(index int) (Move, bool) {
+	k := slices.IndexFunc(i.Moves, func(m Move) bool { return m.Index == index })
+	if k < 0 {
+		return Move{}, false
+	}
+	return i.Moves[k], true
+}
+
+func (i *Incident) note(at time.Time, text string) {
+	i.append(Note{At: at, State: i.State, Text: text})
+}
+
+// append keeps the beginning and the end of a long story: guards read from it what was done, a person what happened last.
+func (i *Incident) append(n Note) {
+	if len(i.Notes) >= maxNotes {
+		i.Notes = slices.Delete(i.Notes, maxNotes/2, maxNotes/2+1)
+	}
+	i.Notes = append(i.Notes, n)
+}
+
+// advance records a step. Even one that took no measurable time, or began before the clock was set back, is told from a mere note.
 func (i *Incident) advance(at time.Time, to State, text string) {
-	took := at.Sub(i.StateAt).Seconds()
+	took := max(at.Sub(i.StateAt), time.Nanosecond).Seconds()
 	i.State, i.StateAt, i.Waiting = to, at, ""
-	i.Notes = append(i.Notes, Note{At: at, State: to, TookS: took, Text: text})
+	i.append(Note{At: at, State: to, TookS: took, Text: text})
 }
 
 func (i *Incident) close(at time.Time, o Outcome, reason string) {

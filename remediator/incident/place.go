@@ -12,35 +12,131 @@ import (
 	"github.com/pitcrew/pitcrew/remediator/placement"
 )
 
-// preview chooses nodes without reserving them.
+// waitForNode holds the incident, and kills nothing, until an equivalent node is free. It is not when the incident has closed.
+func (d *driver) waitForNode(ctx context.Context) (bool, error) {
+	err := d.until(ctx, waitForever, watchEvery, func() (bool, error) {
+		g, ok, err := d.gang(ctx)
+		if err != nil || !ok {
+			return !ok, err
+		}
+		i := d.snapshot()
+		moves := d.preview(g, i.Plan, i)
+		if free(moves) {
+			return true, d.change(ctx, func(i *Incident) { i.Moves = moves })
+		}
+		return false, d.waits(ctx, waitNode, "; nothing is stopped. "+refusal(moves))
+	})
+	return err == nil && d.now.Load().Open(), err
+}
+
+// preview chooses nodes without reserving them: for each pod on a faulty node, and for each whose replacement is on its way, from an
+// earlier round, to a node that will not do any more. One that is on its way to a good node stays so, and a node that was chosen before
+// is chosen again while it will do.
 func (d *driver) preview(g *cluster.Gang, p *Plan, i Incident) []Move {
-	if g == nil || !p.Restart || !p.Cordon {
+	if g == nil || !p.Restart {
 		return nil
 	}
 	faulty := i.FaultyNodes()
-	var moves []Move
-	for _, m := range g.Members {
-		if m.Node = i.nodeOf(m); !slices.Contains(faulty, m.Node) {
-			continue
+	var moves, open []Move
+	for index := range g.Size {
+		m := g.Member(index)
+		last, moved := i.move(index)
+		switch onItsWay := moved && last.To != "" && m.PodUID != last.OldUID && m.Node == ""; {
+		case m.Node != "" && slices.Contains(faulty, m.Node):
+			if p.Cordon {
+				open = append(open, Move{Index: index, OldPod: m.Pod, OldUID: m.PodUID, From: m.Node, To: last.To})
+			}
+		case onItsWay && (m.PodUID == "" || d.willDo(g, m, p, i, faulty, last)):
+			moves = append(moves, last)
+		case onItsWay:
+			open = append(open, Move{Index: index, OldPod: m.Pod, OldUID: m.PodUID, From: last.From})
 		}
-		nodes := d.e.Cluster.Nodes(m.PodUID)
-		dec := placement.Choose(request(g, m, p, i.ID, faulty, moves, d.e.Now()), nodes)
-		moves = append(moves, Move{Index: m.Index, OldPod: m.Pod, OldUID: m.PodUID, From: m.Node, To: dec.Node, TierLoss: dec.TierLoss, Decision: &dec})
 	}
+	for _, mv := range open {
+		dec := d.choose(g, p, i, faulty, moves, mv)
+		if k := candidate(dec, mv.To); k == nil {
+			mv.To, mv.TierLoss = dec.Node, dec.TierLoss
+		} else {
+			mv.TierLoss = k.TierLoss
+		}
+		dec.Candidates = told(dec, mv.To, len(moves) == 0)
+		mv.Decision = &dec
+		moves = append(moves, mv)
+	}
+	slices.SortFunc(moves, func(a, b Move) int { return a.Index - b.Index })
 	return moves
 }
 
-// request describes the node that member m needs: like the one it leaves, near the gang's remaining nodes.
-func request(g *cluster.Gang, m cluster.Member, p *Plan, incident string, faulty []string, taken []Move, now time.Time) placement.Request {
-	r := g.PlacementRequest(m)
-	r.Incident, r.MaxTierLoss, r.Mode, r.Now = incident, p.MaxTierLoss, placement.Mode(p.Placement), now
+// inTheMaking reports that a replacement which is sent to a node that is faulty by now has no pod yet: it cannot be sent elsewhere before.
+func (i *Incident) inTheMaking(g *cluster.Gang) bool {
+	return slices.ContainsFunc(i.Moves, func(m Move) bool {
+		return m.To != "" && g.Member(m.Index).PodUID == "" && slices.Contains(i.FaultyNodes(), m.To)
+	})
+}
+
+// willDo reports whether the node that a replacement is sent to is still one that would be chosen for it.
+func (d *driver) willDo(g *cluster.Gang, m cluster.Member, p *Plan, i Incident, faulty []string, last Move) bool {
+	mv := Move{Index: m.Index, OldUID: m.PodUID, From: last.From}
+	return candidate(d.choose(g, p, i, faulty, nil, mv), last.To) != nil
+}
+
+func (d *driver) choose(g *cluster.Gang, p *Plan, i Incident, faulty []string, taken []Move, mv Move) placement.Decision {
+	nodes := slices.DeleteFunc(d.e.Cluster.Nodes(mv.OldUID), func(n placement.Node) bool { // also one that a person uncordoned meanwhile
+		return n.Name != mv.From && slices.Contains(faulty, n.Name)
+	})
+	r := g.PlacementRequest(g.Member(mv.Index))
+	r.Faulty, r.Incident, r.MaxTierLoss, r.Mode, r.Now = mv.From, i.ID, p.MaxTierLoss, placement.Mode(p.Placement), d.e.Now()
 	r.Peers = slices.DeleteFunc(r.Peers, func(peer string) bool { return slices.Contains(faulty, peer) })
 	for _, t := range taken { // two of the gang do not take one node
 		if t.To != "" {
 			r.Peers = append(r.Peers, t.To)
 		}
 	}
-	return r
+	return placement.Choose(r, nodes)
+}
+
+// candidate is the node in the decision if it could be chosen, else nil.
+func candidate(dec placement.Decision, node string) *placement.Candidate {
+	for k, c := range dec.Candidates {
+		if c.Node == node && (c.Chosen || c.Reason == placement.RankedLower) {
+			return &dec.Candidates[k]
+		}
+	}
+	return nil
+}
+
+// Candidates kept with an incident: a cluster has thousands of nodes, and a record has to fit into one message.
+const (
+	firstCandidates = 64
+	moreCandidates  = 8
+)
+
+// told are the candidates that the record keeps: the best first, the one taken always.
+func told(dec placement.Decision, taken string, first bool) []placement.Candidate {
+	keep := moreCandidates
+	if first {
+		keep = firstCandidates
+	}
+	out := slices.Clone(dec.Candidates)
+	for k := range out {
+		if taken != "" {
+			if out[k].Chosen = out[k].Node == taken; out[k].Chosen {
+				out[k].Reason = placement.Chosen
+			} else if out[k].Reason == placement.Chosen {
+				out[k].Reason = placement.RankedLower
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b placement.Candidate) int {
+		switch {
+		case a.Chosen == b.Chosen:
+			return 0
+		case a.Chosen:
+			return -1
+		}
+		return 1
+	})
+	return slices.Clip(out[:min(len(out), keep)])
 }
 
 func free(moves []Move) bool {
@@ -56,6 +152,9 @@ func refusal(moves []Move) string {
 	return ""
 }
 
+// steeredWithin is how long an API server may take to see a reservation before replacements are taken to be steered by cordons alone.
+const steeredWithin = 3 * time.Second
+
 // place fixes the nodes and reserves them. What was previewed is chosen again, since time has passed.
 func (d *driver) place(ctx context.Context) error {
 	g, ok, err := d.gang(ctx)
@@ -64,38 +163,63 @@ func (d *driver) place(ctx context.Context) error {
 	}
 	i := d.snapshot()
 	if g == nil || !i.Plan.Restart {
+		d.letGo(ctx, i)
 		return d.to(ctx, Placed, "nothing to place", nil)
 	}
-	if !i.Plan.Cordon {
-		return d.to(ctx, Placed, "same nodes", nil)
+	if ok, err := d.mayAct(ctx, i); !ok || err != nil {
+		return err
 	}
 	moves := d.preview(g, i.Plan, i)
-	if !free(moves) {
-		if i.Checkpoint != nil && i.Checkpoint.Taken { // nobody is to hold for a node that is not there
-			if err := d.e.Checkpoint.Release(ctx, members(g, nil), *i.Checkpoint.Save); err != nil {
-				d.log.Warn("release the ranks", "error", err)
-			}
-		}
-		if err := d.waitForNode(ctx); err != nil {
-			return err
-		}
-		return d.change(ctx, func(i *Incident) { i.Moves = nil; restart(i) }) // save again: steps were made meanwhile
+	if !free(moves) { // nobody is to hold for a node that is not there; steps are made meanwhile, so save again later
+		d.letGo(ctx, i)
+		return d.again(ctx, waitNode, 0)
 	}
-	for _, m := range moves {
-		if err := d.e.Cluster.Reserve(ctx, reservation(g, i.ID, m)); err != nil {
-			return err
-		}
+	text, err := d.reserve(ctx, g, i, moves)
+	if err != nil {
+		return err
 	}
-	for _, m := range moves { // an API server sees its own policies' parameters a moment later
-		if err := d.e.Cluster.WaitReservationSeen(ctx, reservation(g, i.ID, m)); err != nil && !errors.Is(err, cluster.ErrNoPolicy) {
-			return err
-		}
+	return d.to(ctx, Placed, text, func(i *Incident) { i.Moves = moves })
+}
+
+// reserve promises the nodes to the replacements. Where the API server steers nobody, a reservation would only keep the replacement
+// away too: then the scheduler chooses, and cordons alone keep it off bad nodes.
+func (d *driver) reserve(ctx context.Context, g *cluster.Gang, i Incident, moves []Move) (string, error) {
+	if len(moves) == 0 {
+		return "same nodes", nil
 	}
+	var made []cluster.Reservation
 	var text []string
 	for _, m := range moves {
 		text = append(text, fmt.Sprintf("%s → %s", m.From, m.To))
+		if g.Member(m.Index).PodUID == "" {
+			continue // its pod is being made, by the reservation of the round before
+		}
+		r := reservation(g, i.ID, m)
+		if err := d.e.Cluster.Reserve(ctx, r); err != nil {
+			return "", err
+		}
+		made = append(made, r)
 	}
-	return d.to(ctx, Placed, strings.Join(text, ", "), func(i *Incident) { i.Moves = moves })
+	wait, cancel := context.WithTimeout(ctx, steeredWithin)
+	defer cancel()
+	for _, r := range made { // an API server sees its own policies' parameters a moment later
+		err := d.e.Cluster.WaitReservationSeen(wait, r)
+		switch {
+		case ctx.Err() != nil:
+			return "", ctx.Err()
+		case errors.Is(err, cluster.ErrNoPolicy):
+			if err := d.e.Cluster.Release(ctx, i.ID); err != nil {
+				return "", err
+			}
+			for k := range moves {
+				moves[k].To = ""
+			}
+			return "the scheduler's choice: replacements are not steered on this cluster", nil
+		case err != nil:
+			return "", err
+		}
+	}
+	return strings.Join(text, ", "), nil
 }
 
 // reservation promises a node to the pod that will stand for a member. A JobSet may make its Jobs anew, so there its UID names the owner.

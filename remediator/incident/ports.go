@@ -65,6 +65,7 @@ type Facts struct {
 type Store interface {
 	Get(ctx context.Context, key string) (Incident, uint64, error)
 	Put(ctx context.Context, key string, v Incident, rev uint64) (uint64, error)
+	Delete(ctx context.Context, key string, rev uint64) error
 	List(ctx context.Context) ([]bus.Change[Incident], error)
 	Watch(ctx context.Context, current func(), handle func(bus.Change[Incident])) error
 }
@@ -73,6 +74,8 @@ type Store interface {
 type Attempts interface {
 	Get(ctx context.Context, key string) (bus.Attempt, uint64, error)
 	Put(ctx context.Context, key string, v bus.Attempt, rev uint64) (uint64, error)
+	Delete(ctx context.Context, key string, rev uint64) error
+	List(ctx context.Context) ([]bus.Change[bus.Attempt], error)
 }
 
 // Seen remembers event ids past JetStream's window.

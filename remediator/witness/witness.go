@@ -11,15 +11,17 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/pitcrew/pitcrew/event"
 )
 
-// Probe asks the kubelet of a node for a sign of life.
-type Probe func(ctx context.Context, node string) error
+// Silent reports that the kubelet of a node gives no sign of life. That it could not be asked is no silence.
+type Silent func(ctx context.Context, node string) bool
 
-// PeersStalled reports whether a job across node stands still: some surviving rank has had no step beyond its own pace. runs is
-// false when no job runs across it; then the kubelet's silence has to last LeaseWait.
-type PeersStalled func(ctx context.Context, node string) (stalled, runs bool)
+// PeersStalled reports whether a job across node stands still: some surviving rank has had no step beyond its own pace. known is
+// false when nobody can tell, as with a job on that node alone; then the silence has to last LeaseWait.
+type PeersStalled func(ctx context.Context, node string) (stalled, known bool)
 
 // Options of a Watch.
 type Options struct {
@@ -28,8 +30,9 @@ type Options struct {
 	LeaseWait time.Duration // for nodes without a job; default 40 s, the node controller's own
 	Every     time.Duration // between looks at silent nodes; default 250 ms
 	Now       func() time.Time
-	Connected func() bool // the observer itself can hear
-	Probe     Probe
+	Connected func() bool            // the observer itself can hear
+	Known     func(node string) bool // the cluster has it; nil: all
+	Silent    Silent
 	Peers     PeersStalled
 	Publish   func(event.Event) error
 	Log       *slog.Logger
@@ -101,11 +104,17 @@ func (w *Watch) Look(ctx context.Context) {
 		w.o.Log.Warn("most agents are silent at once: nothing is concluded", "silent", len(silent), "of", total)
 		return
 	}
+	var judged errgroup.Group
+	judged.SetLimit(atOnce)
 	for name, since := range silent {
-		if w.lost(ctx, name, since) {
-			w.report(name, since)
-		}
+		judged.Go(func() error {
+			if w.lost(ctx, name, since) {
+				w.report(name, since)
+			}
+			return nil
+		})
 	}
+	_ = judged.Wait()
 }
 
 func (w *Watch) silent() (map[string]time.Time, int) {
@@ -113,6 +122,10 @@ func (w *Watch) silent() (map[string]time.Time, int) {
 	defer w.mu.Unlock()
 	out := map[string]time.Time{}
 	for name, n := range w.at {
+		if w.o.Known != nil && !w.o.Known(name) {
+			delete(w.at, name) // scaled down
+			continue
+		}
 		if n.onset.IsZero() && w.o.Now().Sub(n.heard) > w.o.Silence {
 			out[name] = n.heard
 		}
@@ -128,15 +141,29 @@ func (w *Watch) forgive() {
 	}
 }
 
-// lost asks the other witnesses.
+const (
+	atOnce       = 64 // nodes judged at the same time
+	witnessAfter = 2 * time.Second
+)
+
+// lost asks the other witnesses, both at once: a kubelet behind a cut cable takes all the time there is.
 func (w *Watch) lost(ctx context.Context, name string, since time.Time) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, witnessAfter)
 	defer cancel()
-	if w.o.Probe(ctx, name) == nil {
-		return false
+	var stalled, known bool
+	var peers sync.WaitGroup
+	peers.Go(func() { stalled, known = w.o.Peers(ctx, name) })
+	probe, done := context.WithTimeout(ctx, witnessAfter/2)
+	silent := w.o.Silent(probe, name)
+	done()
+	if !silent {
+		cancel()
 	}
-	stalled, runs := w.o.Peers(ctx, name)
-	if runs {
+	peers.Wait()
+	switch {
+	case !silent:
+		return false
+	case known:
 		return stalled
 	}
 	return w.o.Now().Sub(since) > w.o.LeaseWait

@@ -2,7 +2,6 @@ package witness
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -12,20 +11,20 @@ import (
 
 // stage is a cluster whose witnesses the test sets.
 type stage struct {
-	now           time.Time
-	connected     bool
-	kubelet       error
-	stalled, runs bool
-	said          []event.Event
-	w             *Watch
+	now            time.Time
+	connected      bool
+	kubelet        bool // silent
+	stalled, known bool
+	said           []event.Event
+	w              *Watch
 }
 
 func newStage() *stage {
-	s := &stage{now: time.Unix(1_800_000_000, 0), connected: true, kubelet: errors.New("refused"), stalled: true, runs: true}
+	s := &stage{now: time.Unix(1_800_000_000, 0), connected: true, kubelet: true, stalled: true, known: true}
 	s.w = New(Options{
 		Cluster: "demo", Now: func() time.Time { return s.now }, Connected: func() bool { return s.connected }, Log: slog.New(slog.DiscardHandler),
-		Probe:   func(context.Context, string) error { return s.kubelet },
-		Peers:   func(context.Context, string) (bool, bool) { return s.stalled, s.runs },
+		Silent:  func(context.Context, string) bool { return s.kubelet },
+		Peers:   func(context.Context, string) (bool, bool) { return s.stalled, s.known },
 		Publish: func(e event.Event) error { s.said = append(s.said, e); return nil },
 	})
 	return s
@@ -47,13 +46,13 @@ func TestANodeIsLostOnlyByTwoWitnesses(t *testing.T) {
 		wait time.Duration
 		want int
 	}{
-		"agent silent, kubelet dead, peers stalled":        {func(*stage) {}, 2 * time.Second, 1},
-		"agent silent for less than three beats":           {func(*stage) {}, time.Second, 0},
-		"agent silent but the kubelet answers: an upgrade": {func(s *stage) { s.kubelet = nil }, time.Minute, 0},
-		"agent and kubelet silent but the peers step":      {func(s *stage) { s.stalled = false }, time.Minute, 0},
-		"no job there, silent for less than the lease":     {func(s *stage) { s.runs = false }, 20 * time.Second, 0},
-		"no job there, silent for longer than the lease":   {func(s *stage) { s.runs = false }, 41 * time.Second, 1},
-		"the observer itself was cut off from the bus":     {func(s *stage) { s.connected = false }, time.Minute, 0},
+		"agent silent, kubelet dead, peers stalled":                      {func(*stage) {}, 2 * time.Second, 1},
+		"agent silent for less than three beats":                         {func(*stage) {}, time.Second, 0},
+		"agent silent but the kubelet answers: an upgrade":               {func(s *stage) { s.kubelet = false }, time.Minute, 0},
+		"agent and kubelet silent but the peers step":                    {func(s *stage) { s.stalled = false }, time.Minute, 0},
+		"no job there that could tell, silent for less than the lease":   {func(s *stage) { s.known = false }, 20 * time.Second, 0},
+		"no job there that could tell, silent for longer than the lease": {func(s *stage) { s.known = false }, 41 * time.Second, 1},
+		"the observer itself was cut off from the bus":                   {func(s *stage) { s.connected = false }, time.Minute, 0},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

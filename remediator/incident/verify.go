@@ -1,0 +1,118 @@
+package incident
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pitcrew/pitcrew/remediator/checkpoint"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+)
+
+// current are the gang's present ranks of the attempt that is to step again. It has none when the incident has closed.
+func (d *driver) current(ctx context.Context) (checkpoint.Gang, error) {
+	g, ok, err := d.gang(ctx)
+	if !ok || err != nil {
+		return checkpoint.Gang{}, err
+	}
+	i := d.snapshot()
+	replaced := map[string]bool{}
+	for _, mv := range i.Moves {
+		replaced[mv.OldUID] = true
+	}
+	live, _ := d.e.Checkpoint.Observe(ctx, members(g, func(m cluster.Member) bool { return replaced[m.PodUID] || m.Deleting }))
+	if i.Path == launcherPath && live.Attempt != i.Attempt {
+		return checkpoint.Gang{}, nil
+	}
+	return live, nil
+}
+
+// all reports whether every rank of the world is there and passes.
+func all(live checkpoint.Gang, world int, passes func(rank int) bool) bool {
+	for rank := range world {
+		if _, there := live.Ranks[rank]; !there || !passes(rank) {
+			return false
+		}
+	}
+	return world > 0
+}
+
+// resume waits until every rank has loaded a checkpoint and says from which step it goes on.
+func (d *driver) resume(ctx context.Context) error {
+	i := d.snapshot()
+	if i.Job == nil || !i.Plan.Restart {
+		return d.to(ctx, Resumed, "no job to resume", nil)
+	}
+	var live checkpoint.Gang
+	world := i.WorldSize
+	err := d.until(ctx, i.Plan.within(), stepEvery, func() (done bool, err error) {
+		if live, err = d.current(ctx); err != nil || !d.now.Load().Open() {
+			return true, err
+		}
+		world = max(i.WorldSize, live.World)
+		return all(live, world, func(rank int) bool { return live.Ranks[rank].ResumedStep != nil }), nil
+	})
+	switch {
+	case errors.Is(err, errTimeout) && world == 0: // to kill it again would not make it speak
+		return d.closes(ctx, Failed, "the job was restarted, but none of its ranks carries the hook, so nobody can say whether it steps")
+	case errors.Is(err, errTimeout):
+		return d.again(ctx, fmt.Sprintf("not every rank was back within %s", i.Plan.within()), 0)
+	case err != nil || !d.now.Load().Open():
+		return err
+	}
+	from := *live.Ranks[0].ResumedStep
+	return d.to(ctx, Resumed, fmt.Sprintf("from step %d", from), func(i *Incident) {
+		lost := max(0, i.MaxStep-from)
+		i.WorldSize, i.ResumedStep, i.LostSteps = world, &from, &lost
+	})
+}
+
+// within is how long the job may take to step again.
+func (p *Plan) within() time.Duration {
+	if p.VerifyWithin <= 0 {
+		return time.Minute
+	}
+	return p.VerifyWithin
+}
+
+// verify waits until every rank has finished a step past the one it resumed from: only then does the job step again.
+func (d *driver) verify(ctx context.Context) error {
+	i := d.snapshot()
+	if i.Job == nil || !i.Plan.Restart {
+		return d.to(ctx, Verified, "nothing was restarted", nil)
+	}
+	err := d.until(ctx, i.Plan.within(), stepEvery, func() (bool, error) {
+		live, err := d.current(ctx)
+		if err != nil || !d.now.Load().Open() {
+			return true, err
+		}
+		return all(live, i.WorldSize, func(rank int) bool { return live.Ranks[rank].Step > *i.ResumedStep }), nil
+	})
+	switch {
+	case errors.Is(err, errTimeout):
+		return d.again(ctx, fmt.Sprintf("not every rank stepped within %s", i.Plan.within()), 0)
+	case err != nil || !d.now.Load().Open():
+		return err
+	}
+	now := d.e.Now()
+	return d.to(ctx, Verified, fmt.Sprintf("all %d ranks stepped past %d", i.WorldSize, *i.ResumedStep), func(i *Incident) { i.FirstStep = &now })
+}
+
+// finish closes; what was reserved is given back by that.
+func (d *driver) finish(ctx context.Context) error {
+	i := d.snapshot()
+	switch {
+	case i.Job == nil:
+		return d.closes(ctx, Quarantined, "no job ran there")
+	case !i.Plan.Restart:
+		return d.closes(ctx, Quarantined, "no job had to be restarted")
+	}
+	text := fmt.Sprintf("stepping again from step %d, %d steps lost, %.1f s after the fault", *i.ResumedStep, *i.LostSteps, i.FirstStep.Sub(i.Faults[0].At).Seconds())
+	if err := d.closes(ctx, Recovered, text); err != nil {
+		return err
+	}
+	job := cluster.Ref{APIVersion: i.Job.APIVersion, Kind: i.Job.Kind, Namespace: i.Job.Namespace, Name: i.Job.Name, UID: i.Job.UID}
+	d.e.wg.Go(func() { d.tell(ctx, job, "Normal", "PitcrewRecovered", text) })
+	return nil
+}
