@@ -36,7 +36,7 @@ type Publisher struct {
 	b     *Bus
 	spool string
 	log   *slog.Logger
-	queue chan item
+	queue chan *item // pointers: the room for maxSpooled of them is made at once
 	done  chan struct{}
 	stop  context.CancelFunc
 
@@ -60,7 +60,7 @@ type Counts struct{ Sent, Acked, Failed, Dropped, Waiting int64 }
 func (b *Bus) NewPublisher(spool string, onAck func(event.Event, time.Duration)) (*Publisher, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Publisher{
-		b: b, spool: spool, log: b.log, queue: make(chan item, maxSpooled), done: make(chan struct{}), stop: cancel,
+		b: b, spool: spool, log: b.log, queue: make(chan *item, maxSpooled), done: make(chan struct{}), stop: cancel,
 		held: map[string]bool{}, onAck: onAck,
 	}
 	if spool != "" {
@@ -97,7 +97,7 @@ func (p *Publisher) reload() error {
 			}
 			continue
 		}
-		p.accept(item{e, raw, time.Now()})
+		p.accept(&item{e, raw, time.Now()})
 	}
 	return nil
 }
@@ -120,11 +120,11 @@ func (p *Publisher) Publish(e event.Event) error {
 			return fmt.Errorf("spool event %s: %w", e.ID, err)
 		}
 	}
-	p.accept(item{e, raw, time.Now()})
+	p.accept(&item{e, raw, time.Now()})
 	return nil
 }
 
-func (p *Publisher) accept(it item) {
+func (p *Publisher) accept(it *item) {
 	p.mu.Lock()
 	p.held[it.e.ID] = true
 	p.mu.Unlock()
@@ -165,7 +165,7 @@ func (p *Publisher) run(ctx context.Context) {
 	var acks sync.WaitGroup
 	defer acks.Wait()
 	for {
-		var it item
+		var it *item
 		select {
 		case <-ctx.Done():
 			return
@@ -193,14 +193,14 @@ func (p *Publisher) run(ctx context.Context) {
 	}
 }
 
-func (p *Publisher) send(it item) (jetstream.PubAckFuture, error) {
+func (p *Publisher) send(it *item) (jetstream.PubAckFuture, error) {
 	p.counts.sent.Add(1)
 	m := nats.NewMsg(subject(eventPrefix, p.b.cluster, it.e.Data.Target.Node, it.e.Type.Kind()))
 	m.Data = it.bytes
 	return p.b.js.PublishMsgAsync(m, jetstream.WithMsgID(it.e.ID), jetstream.WithExpectStream(EventStream))
 }
 
-func (p *Publisher) await(ctx context.Context, it item, f jetstream.PubAckFuture) {
+func (p *Publisher) await(ctx context.Context, it *item, f jetstream.PubAckFuture) {
 	t := time.NewTimer(ackWait)
 	defer t.Stop()
 	select {

@@ -163,6 +163,11 @@ func TestTheManifestNamesTheSameComponentsAndVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tagged, err := os.ReadFile("loadbalancing.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source = append(source, tagged...)
 	paths := map[string]string{}
 	for _, m := range importLine.FindAllStringSubmatch(string(source), -1) {
 		paths[m[1][strings.LastIndex(m[1], "/")+1:]] = m[1]

@@ -15,7 +15,6 @@ import (
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/service/telemetry/otelconftelemetry"
 
-	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/loadbalancingexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/prometheusexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage"
@@ -52,13 +51,12 @@ func connectors() []connector.Factory {
 }
 
 func exporters() []exporter.Factory {
-	return []exporter.Factory{
+	return append([]exporter.Factory{
 		natsexporter.NewFactory(),
 		prometheusexporter.NewFactory(),
 		otlpexporter.NewFactory(),
-		loadbalancingexporter.NewFactory(),
 		debugexporter.NewFactory(),
-	}
+	}, onDemand()...)
 }
 
 func extensions() []extension.Factory {

@@ -1,8 +1,9 @@
-// Package podlabels is a processor that says of each GPU's series which pod, namespace and container it belongs to.
+// Package podlabels is a processor for what a scraper reads: it says of each GPU's series which pod, namespace and container it belongs
+// to, and can leave off values that come faster than they are scraped.
 //
 // It promises that every series of a GPU comes once for each container that holds it (a GPU that nobody holds once, without those
 // labels); that a series which changes hands ends before its successor begins, so that no sum counts a GPU twice; that series named as
-// dcgm-exporter names them carry its labels and no others; and that metrics of anything but GPUs pass as they are. The labels stay for
+// dcgm-exporter names them carry its labels and no others; and that metrics of anything but GPUs keep their labels. The labels stay for
 // ten minutes after the pod unless another is given the GPU: the pod may have died of what the series tell.
 //
 // A value shared by several containers is the GPU's whole value in each of their series: what each of them used is not known here.

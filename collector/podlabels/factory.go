@@ -2,6 +2,7 @@ package podlabels
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"go.opentelemetry.io/collector/component"
@@ -18,6 +19,17 @@ var Type = component.MustNewType("podlabels")
 type Config struct {
 	// PodResourcesSocket is the kubelet's; empty: no series is given a pod.
 	PodResourcesSocket string `mapstructure:"pod_resources_socket"`
+	// Interval is the least time between two values of a series; what comes between is left off. 0 passes every value. A scraper takes
+	// the newest every few seconds; ranks are sampled ten times a second for the detector's sake.
+	Interval time.Duration `mapstructure:"interval"`
+}
+
+// Validate refuses what cannot be meant.
+func (c *Config) Validate() error {
+	if c.Interval < 0 {
+		return fmt.Errorf("interval: %v is negative", c.Interval)
+	}
+	return nil
 }
 
 // NewFactory makes the processor's factory.
@@ -28,7 +40,7 @@ func NewFactory() processor.Factory {
 		},
 		processor.WithMetrics(func(_ context.Context, set processor.Settings, cfg component.Config, next consumer.Metrics) (processor.Metrics, error) {
 			return &labeller{
-				next: next, now: time.Now, ranks: map[string]rank{}, series: map[uint64]series{},
+				next: next, now: time.Now, interval: cfg.(*Config).Interval, ranks: map[string]rank{}, series: map[uint64]series{},
 				pods: podresources.New(cfg.(*Config).PodResourcesSocket, set.Logger, time.Now),
 			}, nil
 		}, component.StabilityLevelAlpha))

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	maxSeries  = 1 << 16          // whose holders are remembered; beyond, a series that changes hands ends by its age
+	maxSeries  = 1 << 16          // that are remembered; beyond, each value passes, and a series that changes hands ends by its age
 	forgetFor  = 10 * time.Minute // a series that was not seen for so long
 	rankFor    = time.Minute      // a rank that says nothing no longer uses its GPU
 	infoMetric = "pitcrew.gpu.info"
@@ -41,10 +41,10 @@ type rank struct {
 	seen   time.Time
 }
 
-// series is what was last said of one series that came in: under which labels it went out.
+// series is what was last said of one series that came in: when, and under which labels it went out.
 type series struct {
-	as   []labels
-	seen time.Time
+	as     []labels
+	passed time.Time
 }
 
 // labels are what is added to one point.
@@ -55,9 +55,10 @@ type labels struct {
 
 // labeller is the processor. One batch passes at a time.
 type labeller struct {
-	next consumer.Metrics
-	pods *podresources.Client
-	now  func() time.Time
+	next     consumer.Metrics
+	pods     *podresources.Client
+	now      func() time.Time
+	interval time.Duration // the least between two values of a series
 
 	mu     sync.Mutex
 	ranks  map[string]rank // by the GPU's UUID
@@ -79,10 +80,14 @@ func (l *labeller) Shutdown(context.Context) error { l.pods.Stop(); return nil }
 // ConsumeMetrics passes a batch on, with labels.
 func (l *labeller) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) error {
 	l.pods.Touch()
-	return l.next.ConsumeMetrics(ctx, l.label(md))
+	out := l.label(md)
+	if out.DataPointCount() == 0 {
+		return nil
+	}
+	return l.next.ConsumeMetrics(ctx, out)
 }
 
-// label makes the batch that goes out: the one that came in, where it says nothing of GPUs.
+// label makes the batch that goes out: the one that came in, where nothing is to be said of GPUs and nothing to be left off.
 func (l *labeller) label(md pmetric.Metrics) pmetric.Metrics {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,10 +95,10 @@ func (l *labeller) label(md pmetric.Metrics) pmetric.Metrics {
 	for _, rm := range md.ResourceMetrics().All() {
 		l.learn(rm, now)
 	}
-	if !aboutGPUs(md) {
+	l.sweep(now)
+	if l.interval == 0 && !aboutGPUs(md) {
 		return md
 	}
-	l.sweep(now)
 	out := pmetric.NewMetrics()
 	for _, rm := range md.ResourceMetrics().All() {
 		var to pmetric.ResourceMetrics
@@ -160,17 +165,26 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, now time.Ti
 	known := map[string][]labels{}
 	for _, m := range from.Metrics().All() {
 		points := numbers(m)
-		out := to.Metrics().AppendEmpty()
-		if points.Len() == 0 || !ofGPU(points.At(0), in) {
-			m.CopyTo(out)
+		if points.Len() == 0 {
+			m.CopyTo(to.Metrics().AppendEmpty())
 			continue
 		}
-		copyKind(m, out)
-		written := numbers(out)
-		written.EnsureCapacity(points.Len())
+		var written pmetric.NumberDataPointSlice
 		for _, p := range points.All() {
+			k := key(m.Name(), p.Attributes())
+			was, again := l.series[k]
+			if again && now.Sub(was.passed) < l.interval*9/10 { // samples come when they come
+				continue
+			}
+			if written == (pmetric.NumberDataPointSlice{}) {
+				out := to.Metrics().AppendEmpty()
+				copyKind(m, out)
+				written = numbers(out)
+				written.EnsureCapacity(points.Len())
+			}
 			if !ofGPU(p, in) {
 				p.CopyTo(written.AppendEmpty())
+				l.remember(k, again, series{nil, now})
 				continue
 			}
 			id, _ := p.Attributes().Get(in.gpu)
@@ -179,7 +193,10 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, now time.Ti
 				by = l.labelsOf(id.Str(), in, now)
 				known[id.Str()] = by
 			}
-			l.end(m, p, by, in, to, now)
+			l.remember(k, again, series{by, now})
+			if again {
+				end(m, p, was.as, by, in, to)
+			}
 			if len(by) == 0 {
 				p.CopyTo(written.AppendEmpty())
 			}
@@ -232,18 +249,17 @@ func (h labels) put(a pcommon.Map, in spelling) {
 	}
 }
 
+func (l *labeller) remember(k uint64, known bool, s series) {
+	if known || len(l.series) < maxSeries {
+		l.series[k] = s
+	}
+}
+
 // end says that the point's series has no value under the labels it had before and has no longer.
-func (l *labeller) end(m pmetric.Metric, p pmetric.NumberDataPoint, by []labels, in spelling, to pmetric.ScopeMetrics, now time.Time) {
-	k := key(m.Name(), p.Attributes())
-	was, known := l.series[k]
-	if !known && len(l.series) >= maxSeries {
+func end(m pmetric.Metric, p pmetric.NumberDataPoint, gone, by []labels, in spelling, to pmetric.ScopeMetrics) {
+	if slices.Equal(gone, by) {
 		return
 	}
-	l.series[k] = series{by, now}
-	if !known || slices.Equal(was.as, by) {
-		return
-	}
-	gone := was.as
 	if len(gone) == 0 {
 		gone = []labels{{rank: -1}}
 	}
@@ -267,7 +283,7 @@ func (l *labeller) sweep(now time.Time) {
 	}
 	l.swept = now
 	for k, s := range l.series {
-		if now.Sub(s.seen) > forgetFor {
+		if now.Sub(s.passed) > forgetFor {
 			delete(l.series, k)
 		}
 	}

@@ -257,7 +257,7 @@ func TestARankThatUsesTheGPUIsNamedWhileItSteps(t *testing.T) {
 func TestWhatIsRememberedOfSeriesIsBoundedAndForgotten(t *testing.T) {
 	r := newRig(t, "a")
 	for i := range maxSeries + 100 {
-		r.series[uint64(i)] = series{seen: r.now()}
+		r.series[uint64(i)] = series{passed: r.now()}
 		if len(r.series) > maxSeries {
 			delete(r.series, uint64(i))
 		}
@@ -270,5 +270,33 @@ func TestWhatIsRememberedOfSeriesIsBoundedAndForgotten(t *testing.T) {
 	r.pass(t, batch())
 	if n := len(r.series); n > 10 {
 		t.Errorf("%d series are remembered, long after they ended", n)
+	}
+}
+
+func TestOfASeriesOneValueAnIntervalPasses(t *testing.T) {
+	r := newRig(t, "a")
+	r.interval = 5 * time.Second
+	passed := map[string]int{}
+	for range 100 { // ten seconds
+		for _, md := range []pmetric.Metrics{step(), batch()} {
+			r.sink.Reset()
+			if err := r.ConsumeMetrics(t.Context(), md); err != nil {
+				t.Fatal(err)
+			}
+			for _, out := range r.sink.AllMetrics() {
+				for _, rm := range out.ResourceMetrics().All() {
+					for _, sm := range rm.ScopeMetrics().All() {
+						for _, m := range sm.Metrics().All() {
+							passed[m.Name()] += m.Gauge().DataPoints().Len()
+						}
+					}
+				}
+			}
+		}
+		r.after(100 * time.Millisecond)
+	}
+	want := map[string]int{"pitcrew.train.step": 3, "hw.power": 3, "pitcrew.gpu.count": 3, "DCGM_FI_DEV_POWER_USAGE": 3}
+	if !reflect.DeepEqual(passed, want) {
+		t.Errorf("in ten seconds passed %v, want %v", passed, want)
 	}
 }

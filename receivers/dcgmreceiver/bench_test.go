@@ -38,7 +38,7 @@ func BenchmarkRound(b *testing.B) {
 			w := newWorker(time.Now)
 			defer w.stop()
 			s := newSession(src, w, cfg.fields(), cfg.Interval, cfg.MaxInterval, func() time.Time { return at })
-			build := newBuilder(cfg.fields(), true, "node-a", func(pcommon.Resource) {})
+			build := newBuilder(cfg, "node-a", func(pcommon.Resource) {})
 			if rd := s.run(false); rd.err != nil {
 				b.Fatal(rd.err)
 			}

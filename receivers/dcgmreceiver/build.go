@@ -57,18 +57,20 @@ type counterState struct {
 type builder struct {
 	fields    map[uint16]Field
 	dcgmNames bool
+	namesGap  time.Duration
+	named     map[uint16]time.Time // when a field last came under its DCGM_FI_* name
 	host      string
 	resource  func(pcommon.Resource)
 	counters  map[counterKey]counterState
 	ailing    map[[2]string]bool // GPU and health system that had an incident, to be said to be well again
 }
 
-func newBuilder(fields []Field, dcgmNames bool, host string, resource func(pcommon.Resource)) *builder {
+func newBuilder(cfg *Config, host string, resource func(pcommon.Resource)) *builder {
 	b := &builder{
-		fields: map[uint16]Field{}, dcgmNames: dcgmNames, host: host, resource: resource,
+		fields: map[uint16]Field{}, dcgmNames: cfg.DCGMNames, namesGap: cfg.DCGMNamesInterval, named: map[uint16]time.Time{}, host: host, resource: resource,
 		counters: map[counterKey]counterState{}, ailing: map[[2]string]bool{},
 	}
-	for _, f := range fields {
+	for _, f := range cfg.fields() {
 		b.fields[f.ID] = f
 	}
 	return b
@@ -196,10 +198,20 @@ func (b *builder) values(t *batch, devices []Device, values []Value) {
 		} else {
 			b.value(t, f, d, v, at)
 		}
-		if b.dcgmNames && f.Level != NodeLevel {
+		if b.dcgmNames && f.Level != NodeLevel && b.nameDue(f.ID, t.at.AsTime()) {
 			b.dcgm(t, f, d, v, at)
 		}
 	}
+}
+
+// nameDue says whether the field is due under its DCGM_FI_* name in the round of this time. All cards' values of a round go together.
+func (b *builder) nameDue(id uint16, round time.Time) bool {
+	last, ok := b.named[id]
+	if ok && !last.Equal(round) && round.Sub(last) < b.namesGap*9/10 { // rounds come when they come
+		return false
+	}
+	b.named[id] = round
+	return true
 }
 
 func (b *builder) value(t *batch, f Field, d Device, v Value, at pcommon.Timestamp) {

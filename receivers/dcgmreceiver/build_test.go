@@ -57,7 +57,8 @@ func metricsOf(t *testing.T, src Source, dcgmNames bool) pmetric.Metrics {
 	if rd.err != nil {
 		t.Fatal(rd.err)
 	}
-	b := newBuilder(cfg.fields(), dcgmNames, "node-a", func(r pcommon.Resource) { r.Attributes().PutStr("k8s.node.name", "node-a") })
+	cfg.DCGMNames = dcgmNames
+	b := newBuilder(cfg, "node-a", func(r pcommon.Resource) { r.Attributes().PutStr("k8s.node.name", "node-a") })
 	md, batch := b.begin(rd.at)
 	all, n := (&fleet{}).update(rd.devices)
 	b.fleet(batch, all, n, 1)
@@ -175,9 +176,30 @@ func TestDcgmNamesCarryTheExportersLabels(t *testing.T) {
 	}
 }
 
+func TestADCGMNameComesOnceAnIntervalForAllCardsAlikeAndTheOtherSpellingEachRound(t *testing.T) {
+	cfg := NewDefaultConfig()
+	b := newBuilder(cfg, "", func(pcommon.Resource) {})
+	cards := []Device{{ID: 0, UUID: "GPU-a"}, {ID: 1, UUID: "GPU-b"}}
+	counts := map[string]int{}
+	for i := range 11 { // ten seconds
+		md, batch := b.begin(t0.Add(time.Duration(i) * time.Second))
+		b.values(batch, cards, []Value{{GPU: 0, Link: -1, Field: 150, I: 60}, {GPU: 1, Link: -1, Field: 150, I: 61}})
+		for _, sm := range md.ResourceMetrics().At(0).ScopeMetrics().All() {
+			for _, m := range sm.Metrics().All() {
+				counts[m.Name()] += m.Gauge().DataPoints().Len()
+			}
+		}
+	}
+	if counts["DCGM_FI_DEV_GPU_TEMP"] != 2*3 || counts["hw.temperature"] != 2*11 {
+		t.Errorf("in ten seconds: %v", counts)
+	}
+}
+
 func TestACounterThatFallsStartsAnew(t *testing.T) {
 	d, _ := h100(0, "GPU-a")
-	b := newBuilder(Fields, false, "", func(pcommon.Resource) {})
+	cfg := NewDefaultConfig()
+	cfg.DCGMNames = false
+	b := newBuilder(cfg, "", func(pcommon.Resource) {})
 	at := func(sec int, v int64) pmetric.NumberDataPoint {
 		when := t0.Add(time.Duration(sec) * time.Second)
 		md, batch := b.begin(when)
@@ -198,7 +220,9 @@ func TestACounterThatFallsStartsAnew(t *testing.T) {
 
 func TestAnIncidentThatEndedIsSaidOnce(t *testing.T) {
 	d, _ := h100(0, "GPU-a")
-	b := newBuilder(Fields, false, "", func(pcommon.Resource) {})
+	cfg := NewDefaultConfig()
+	cfg.DCGMNames = false
+	b := newBuilder(cfg, "", func(pcommon.Resource) {})
 	check := func(incidents ...Incident) map[string]pmetric.NumberDataPoint {
 		md, batch := b.begin(t0)
 		b.health(batch, []Device{d}, incidents)

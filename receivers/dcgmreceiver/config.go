@@ -41,6 +41,8 @@ type Config struct {
 	ExpectedGPUs int `mapstructure:"expected_gpus"`
 	// DCGMNames adds each value under its DCGM_FI_* name, with the labels of dcgm-exporter.
 	DCGMNames bool `mapstructure:"dcgm_names"`
+	// DCGMNamesInterval is the least time between two values of a field under that name: they are for scrapers, who come seldom.
+	DCGMNamesInterval time.Duration `mapstructure:"dcgm_names_interval"`
 	// Policies are the conditions whose violations become log events.
 	Policies []string `mapstructure:"policies"`
 	// ExtraFields are ids of fields to read beyond the core ones.
@@ -60,7 +62,10 @@ func NewDefaultConfig() *Config {
 		CallTimeout: 5 * time.Second,
 		RetryMax:    30 * time.Second,
 		DCGMNames:   true,
-		Policies:    []string{"xid", "dbe"},
+
+		DCGMNamesInterval: 5 * time.Second,
+
+		Policies: []string{"xid", "dbe"},
 	}
 }
 
@@ -92,6 +97,9 @@ func (c *Config) Validate() error {
 	}
 	if c.RetryMax <= 0 {
 		fail("retry_max: %v is not positive", c.RetryMax)
+	}
+	if c.DCGMNamesInterval < 0 {
+		fail("dcgm_names_interval: %v is negative", c.DCGMNamesInterval)
 	}
 	if c.ExpectedGPUs < 0 {
 		fail("expected_gpus: %d is negative", c.ExpectedGPUs)

@@ -31,6 +31,7 @@ func TestEachMistakeIsNamed(t *testing.T) {
 		{"no recording", func(c *Config) { c.Mode = ModeReplay }, []string{"file: empty"}},
 		{"too short an interval", func(c *Config) { c.Interval = time.Millisecond }, []string{"interval: 1ms is below 100ms"}},
 		{"no deadline", func(c *Config) { c.CallTimeout = 0 }, []string{"call_timeout"}},
+		{"a gap below nothing", func(c *Config) { c.DCGMNamesInterval = -1 }, []string{"dcgm_names_interval"}},
 		{"no longest interval", func(c *Config) { c.MaxInterval = 0 }, []string{"max_interval"}},
 		{"an unknown policy", func(c *Config) { c.Policies = []string{"xid", "heat"} }, []string{`policies: unknown "heat"`}},
 		{"an unknown field", func(c *Config) { c.ExtraFields = []uint16{9999} }, []string{"extra_fields: 9999"}},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -201,6 +202,9 @@ const (
 	blankFP64  = 140737488355328.0
 )
 
+// maxValues is how many values one call asks for: go-dcgm takes 8 KiB for each until the call has returned.
+const maxValues = 128
+
 // Read implements Source.
 func (e *engine) Read(devices []Device, fields []uint16, live bool) ([]Value, error) {
 	var gpu, node, link []dcgm.Short
@@ -221,7 +225,7 @@ func (e *engine) Read(devices []Device, fields []uint16, live bool) ([]Value, er
 			links = append(links, dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_LINK, EntityId: linkEntity(d.ID, e.watches.links[d.ID][n])})
 		}
 	}
-	var out []Value
+	out := make([]Value, 0, len(gpus)*len(gpu)+len(node)+len(links)*len(link))
 	for _, q := range []struct {
 		entities []dcgm.GroupEntityPair
 		fields   []dcgm.Short
@@ -233,12 +237,14 @@ func (e *engine) Read(devices []Device, fields []uint16, live bool) ([]Value, er
 		if live {
 			flags = dcgm.DCGM_FV_FLAG_LIVE_DATA
 		}
-		values, err := dcgm.EntitiesGetLatestValues(q.entities, q.fields, flags)
-		if err != nil {
-			return nil, classify(err)
-		}
-		for i := range values {
-			out = append(out, convert(&values[i]))
+		for some := range slices.Chunk(q.entities, max(1, maxValues/len(q.fields))) {
+			values, err := dcgm.EntitiesGetLatestValues(some, q.fields, flags)
+			if err != nil {
+				return nil, classify(err)
+			}
+			for i := range values {
+				out = append(out, convert(&values[i]))
+			}
 		}
 	}
 	return out, nil

@@ -41,7 +41,7 @@ func newRun(r *dcgmReceiver, src Source, host component.Host) *run {
 	return &run{
 		dcgmReceiver: r, host: host, src: src, worker: w,
 		session: newSession(src, w, fields, r.cfg.Interval, r.cfg.MaxInterval, r.now),
-		build:   newBuilder(fields, r.cfg.DCGMNames, r.hostname(), r.resource),
+		build:   newBuilder(r.cfg, r.hostname(), r.resource),
 		fleet:   fleet{configured: r.cfg.ExpectedGPUs},
 		kick:    make(chan struct{}, 1), results: make(chan round, 1),
 		idle: true, good: r.now(), trouble: "starting",
