@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/sandbox"
 	"github.com/pitcrew/pitcrew/sandbox/demo"
 )
@@ -167,4 +168,31 @@ func TestANodeCannotSpeakForAnother(t *testing.T) {
 	r.heard()
 	r.must(r.steps(j, 20*time.Second))
 	r.idle(j, b, from)
+}
+
+// The agent is mistaken, or late: the rank itself is the second witness.
+func TestAFaultOfARankThatItDeniesDoesNothing(t *testing.T) {
+	for _, what := range []string{"dead", "hung"} {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t)
+			j := r.training(sandbox.LauncherPitcrew)
+			b := r.before(j)
+			pod, rank := b.pods["1"], 1
+			e := xid(pod.Spec.NodeName, "0", event.Fatal, time.Now())
+			e.Data.Cause = event.Cause{Kind: "rank", Name: what}
+			e.Data.Target.PodUID, e.Data.Target.Rank, e.Data.Target.Attempt = string(pod.UID), &rank, &b.attempt
+			r.say(pod.Spec.NodeName, e)
+			i := r.reaches(j, b.at, func(i incident.Incident) bool { return !i.Open() })
+			if i.Outcome != incident.NotConfirmed {
+				t.Errorf("incident %s ended as %s: %s", i.ID, i.Outcome, i.Reason)
+			}
+			r.must(r.steps(j, 20*time.Second))
+			r.removedOnce(j, b, 0)
+			for rank := range demo.WorldSize {
+				if err := unbroken(j.Dir, rank, b.lines[rank]); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
 }
