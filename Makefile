@@ -10,7 +10,7 @@ LDFLAGS := -s -w
 PY      := sandbox/python.sh
 OUT     := bench/out
 
-.PHONY: build demo test lint setup clean bench-recovery bench-hook bench-agent bench-latency bench fuzz generate
+.PHONY: build demo test lint setup clean bench-recovery bench-hook bench-latency bench-agent bench-detector fuzz
 
 build: bin/libdcgm.so.4 ## the three programs, and the stub of libdcgm that the sandbox uses
 	go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -52,6 +52,10 @@ DURATION ?= 10m
 bench-agent: bin/libdcgm.so.4 ## CPU and memory of agent and DCGM process; DURATION=60s for a trial
 	mkdir -p $(OUT)
 	DURATION=$(DURATION) OUT=$(abspath $(OUT))/agent.json go test -tags $(TAGS) -run '^$$' -bench '^BenchmarkAgent$$' -benchtime 1x -timeout 0 ./sandbox/agentbench
+
+bench-detector: ## quality of detection on recorded runs; DATA=folder with training-steps, stragglers, minibatch, nab
+	@test -n "$(DATA)" || { echo "bench-detector: say where the recorded runs are: make bench-detector DATA=folder"; exit 1; }
+	go run ./detector/bench/cmd/detectorbench -data $(DATA)
 
 FUZZTIME ?= 60s
 fuzz: ## each fuzz target for FUZZTIME
