@@ -220,6 +220,9 @@ func TestTheQueriesOfDcgmExportersDashboardsAnswerFromTheAgentsEndpoint(t *testi
 				t.Errorf("%s has the label %s, which is the scraper's", x.labels, l.Name)
 			}
 		})
+		if n := x.labels.Len(); n > 20 { // Prometheus refuses a sample of more than 30 by a common limit, and the scrape adds its own
+			t.Errorf("%s has %d labels", x.labels, n)
+		}
 		if k := x.labels.String(); seen[k] {
 			t.Errorf("%s is there twice", k)
 		} else {
