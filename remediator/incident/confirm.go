@@ -30,10 +30,11 @@ func (d *driver) correlate(ctx context.Context) error {
 	if len(holding) == 0 {
 		return d.closes(ctx, NotConfirmed, why)
 	}
+	judged := len(i.Faults)
 	world, nproc, path := layout(g, live, record)
 	text := fmt.Sprintf("%s %s/%s: %d pods, %d ranks, attempt %d at step %d", i.Job.Kind, i.Job.Namespace, i.Job.Name, len(g.Members), world, live.Attempt, live.MaxStep)
 	return d.to(ctx, Correlated, text, func(i *Incident) {
-		i.Faults = append(holding, i.Faults[d.considered:]...) // a refuted one is not to stand in the way of a checkpoint
+		i.Faults = append(holding, i.Faults[judged:]...) // a refuted one is not to stand in the way of a checkpoint
 		i.WorldSize, i.NProc, i.Path = world, nproc, path
 		i.MaxStep, i.Attempt = max(i.MaxStep, live.MaxStep), max(i.Attempt, live.Attempt, record.Attempt)
 	})

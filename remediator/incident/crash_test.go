@@ -17,7 +17,9 @@ var crashed = map[string]func(*stage){
 	"recreate": func(s *stage) { s.gangs["job-train"].Launcher = false },
 	"a second fault": func(s *stage) {
 		s.attempts.put = func(string, bus.Attempt) error {
+			s.mu.Lock()
 			s.attempts.put = nil
+			s.mu.Unlock()
 			go s.e.Handle(context.Background(), at("gpu/row-remap", "n2"), Origin{})
 			return nil
 		}
@@ -44,11 +46,8 @@ func TestACrashBehindAnyWriteIsResumedWithoutDoingAStepTwice(t *testing.T) {
 				on(t, func(s *stage) {
 					set(s)
 					dead := make(chan struct{})
-					s.crash = func() {
-						s.mu.Lock()
-						now := s.wrote == n
-						s.mu.Unlock()
-						if now {
+					s.crash = func(nth int) {
+						if nth == n {
 							close(dead)
 							runtime.Goexit()
 						}
@@ -64,8 +63,11 @@ func TestACrashBehindAnyWriteIsResumedWithoutDoingAStepTwice(t *testing.T) {
 					s.crash = nil
 					s.mu.Unlock()
 					s.start()
-					s.closes(10*time.Minute, Recovered)
+					i := s.closes(10*time.Minute, Recovered)
 					s.wantOnce()
+					if name != "a second fault" && i.Restarts != 1 || name == "launcher" && i.Attempt != 1 {
+						t.Errorf("%d restarts, attempt %d", i.Restarts, i.Attempt)
+					}
 				})
 			})
 		}

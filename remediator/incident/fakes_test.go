@@ -30,8 +30,8 @@ type world struct {
 	kubelets map[string]error // of silent nodes
 
 	did   []string
-	wrote int    // write calls, also those that changed nothing
-	crash func() // called after each write call, before its caller hears of it
+	wrote int           // write calls, also those that changed nothing
+	crash func(nth int) // called after each write call, before its caller hears of it
 
 	incidents *kv[Incident]
 	attempts  *kv[bus.Attempt]
@@ -45,9 +45,10 @@ type world struct {
 	holding map[string]string // by job: the round its ranks hold for
 	kept    int               // pods made so far, for names
 
-	steered bool          // replacements go where they are reserved
-	bindsIn time.Duration // from eviction to a node
-	mute    bool          // no rank carries the hook
+	steered     bool          // replacements go where they are reserved
+	bindsIn     time.Duration // from eviction to a node
+	recreateErr error
+	mute        bool // no rank carries the hook
 }
 
 type node struct {
@@ -71,6 +72,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, nodes: map[string]*node{}, gangs: map[string]*gang{}, reserved: map[string]string{}, kubelets: map[string]error{}, seen: map[string]bool{},
 		plans: map[string]Plan{}, saves: map[string]bus.Save{}, holding: map[string]string{}, steered: true, bindsIn: time.Second}
 	w.incidents, w.attempts = newKV[Incident](w), newKV[bus.Attempt](w)
+	w.attempts.stored = func(job string) { delete(w.holding, job) } // the launchers end whoever is of an older attempt
 	for k := range 6 {
 		w.nodes[fmt.Sprintf("n%d", k+1)] = &node{}
 	}
@@ -107,8 +109,8 @@ func (w *world) wrotes(did string, changed bool) {
 	if changed {
 		w.did = append(w.did, did)
 	}
-	if crash := w.crash; crash != nil {
-		w.apart(crash)
+	if crash, nth := w.crash, w.wrote; crash != nil {
+		w.apart(func() { crash(nth) })
 	}
 }
 
@@ -337,6 +339,9 @@ func (w *world) remake(g *gang, k int) {
 func (w *world) RecreateGang(_ context.Context, meant cluster.Gang, _ cluster.RecreateOptions) (cluster.Recreation, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.recreateErr != nil {
+		return cluster.Recreation{}, w.recreateErr
+	}
 	g := w.gangs[meant.Job.UID]
 	delete(w.holding, g.Job.UID)
 	g.began, g.dead, g.Suspended = time.Now().Add(w.bindsIn), map[int]bool{}, false
@@ -458,6 +463,8 @@ func (w *world) complete(g *gang, a bus.Attempt) bool {
 // --- Judge, Seen
 
 func (w *world) Plan(e event.Event, f Facts) (*Plan, string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	p, ok := w.plans[e.Data.Cause.Signal()+" "+e.Data.Target.Node]
 	if !ok {
 		p, ok = w.plans[e.Data.Cause.Signal()]
@@ -469,6 +476,8 @@ func (w *world) Plan(e event.Event, f Facts) (*Plan, string) {
 }
 
 func (w *world) Guards(p *Plan, f Facts, _ []*Incident) []guard.Verdict {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.refuses != nil {
 		if v := w.refuses(p, f); v != nil {
 			return v
@@ -514,6 +523,7 @@ type kv[T any] struct {
 	w      *world
 	values map[string]kept[T]
 	rev    uint64
+	stored func(key string)            // called at each write, under the lock
 	put    func(key string, v T) error // called before each write
 	after  func(key string, v T) error // called after it took effect; an error is a lost answer
 }
@@ -536,8 +546,11 @@ func (k *kv[T]) Get(_ context.Context, key string) (v T, rev uint64, err error) 
 }
 
 func (k *kv[T]) Put(_ context.Context, key string, v T, rev uint64) (uint64, error) {
-	if k.put != nil {
-		if err := k.put(key, v); err != nil {
+	k.w.mu.Lock()
+	put := k.put
+	k.w.mu.Unlock()
+	if put != nil {
+		if err := put(key, v); err != nil {
 			return 0, err
 		}
 	}
@@ -549,6 +562,9 @@ func (k *kv[T]) Put(_ context.Context, key string, v T, rev uint64) (uint64, err
 	k.rev++
 	mine := k.rev
 	k.values[key] = kept[T]{through(v), mine}
+	if k.stored != nil {
+		k.stored(key)
+	}
 	k.w.wrotes("put", false)
 	if k.after != nil {
 		if err := k.after(key, v); err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
 )
 
 func TestAFaultIsHealedStepByStep(t *testing.T) {
@@ -77,6 +78,7 @@ func TestEachGangOnAFaultyNodeHasItsOwnIncident(t *testing.T) {
 		s.gang("other", "n1", "n4")
 		s.says(at("gpu/row-remap", "n1"))
 		time.Sleep(time.Minute)
+		s.mu.Lock()
 		if len(s.incidents.values) != 2 {
 			t.Fatalf("%d incidents", len(s.incidents.values))
 		}
@@ -85,6 +87,7 @@ func TestEachGangOnAFaultyNodeHasItsOwnIncident(t *testing.T) {
 				t.Errorf("%s: %s %s %s", i.v.Job.Name, i.v.State, i.v.Outcome, i.v.Reason)
 			}
 		}
+		s.mu.Unlock()
 		if s.count("cordon n1") != 1 {
 			t.Errorf("did %q", s.did)
 		}
@@ -114,6 +117,18 @@ func TestAJobThatHasLeftTheNodeIsNotDisturbed(t *testing.T) {
 		s.says(ev)
 		s.closes(time.Minute, Quarantined)
 		s.wantDid("cordon n1")
+	})
+}
+
+func TestAGangThatCannotBeRecreatedTrainsOn(t *testing.T) {
+	on(t, func(s *stage) {
+		s.gangs["job-train"].Launcher = false
+		s.recreateErr = cluster.ErrUnsupported
+		s.says(at("gpu/row-remap", "n1"))
+		s.closes(time.Minute, Failed)
+		if s.count("let go") != 1 {
+			t.Errorf("did %q", s.did)
+		}
 	})
 }
 

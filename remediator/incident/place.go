@@ -41,15 +41,15 @@ func (d *driver) preview(g *cluster.Gang, p *Plan, i Incident) []Move {
 	for index := range g.Size {
 		m := g.Member(index)
 		last, moved := i.move(index)
-		switch onItsWay := moved && last.To != "" && m.PodUID != last.OldUID && m.Node == ""; {
+		switch onItsWay := moved && last.To != "" && m.Node == ""; {
 		case m.Node != "" && slices.Contains(faulty, m.Node):
 			if p.Cordon {
 				open = append(open, Move{Index: index, OldPod: m.Pod, OldUID: m.PodUID, From: m.Node, To: last.To})
 			}
-		case onItsWay && (m.PodUID == "" || d.willDo(g, m, p, i, faulty, last)):
+		case onItsWay && m.PodUID != last.OldUID && (m.PodUID == "" || d.willDo(g, m, p, i, faulty, last)):
 			moves = append(moves, last)
 		case onItsWay:
-			open = append(open, Move{Index: index, OldPod: m.Pod, OldUID: m.PodUID, From: last.From})
+			open = append(open, Move{Index: index, OldPod: m.Pod, OldUID: m.PodUID, From: last.From, To: last.To})
 		}
 	}
 	for _, mv := range open {

@@ -108,7 +108,7 @@ func (d *driver) plan(ctx context.Context) error {
 		for k, f := range i.Faults {
 			now.Faults[k].Moves = f.Moves
 		}
-		now.Replan = len(now.Faults) > d.considered
+		now.Replan = len(now.Faults) > len(i.Faults)
 	}
 	if refused := guard.Blocking(verdicts); len(refused) > 0 {
 		switch {

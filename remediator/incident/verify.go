@@ -87,7 +87,11 @@ func (d *driver) verify(ctx context.Context) error {
 		if err != nil || !d.now.Load().Open() {
 			return true, err
 		}
-		return all(live, i.WorldSize, func(rank int) bool { return live.Ranks[rank].Step > *i.ResumedStep }), nil
+		return all(live, i.WorldSize, func(rank int) bool {
+			r := live.Ranks[rank]
+			lives := r.Exit == "clean" || r.Connected && r.Exit != "exception" // not one that stepped and died
+			return lives && r.Step > *i.ResumedStep
+		}), nil
 	})
 	switch {
 	case errors.Is(err, errTimeout):
