@@ -2,8 +2,11 @@ package witness
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
@@ -89,5 +92,56 @@ func TestALostNodeIsSaidOnceAndAgainOnlyAfterItWasHeard(t *testing.T) {
 	}
 	if _, err := event.Encode(s.said[0]); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAKubeletBehindACutCableLeavesTimeForTheOtherWitness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		s.w.o.Silent = func(ctx context.Context, _ string) bool { <-ctx.Done(); return true }
+		s.w.o.Peers = func(ctx context.Context, _ string) (bool, bool) {
+			select {
+			case <-ctx.Done():
+				return false, true
+			case <-time.After(500 * time.Millisecond):
+				return true, true
+			}
+		}
+		s.quiet(2*time.Second, "n2", "n3")
+		if len(s.said) != 1 {
+			t.Errorf("%d events, want 1", len(s.said))
+		}
+	})
+}
+
+func TestManyNodesAreJudgedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		var mu sync.Mutex
+		s.w.o.Publish = func(e event.Event) error { mu.Lock(); defer mu.Unlock(); s.said = append(s.said, e); return nil }
+		s.w.o.Silent = func(ctx context.Context, _ string) bool { <-ctx.Done(); return true }
+		var well []string
+		for k := range 200 {
+			if s.w.Heard(fmt.Sprintf("lost%d", k)); k > 0 {
+				well = append(well, fmt.Sprintf("well%d", k), fmt.Sprintf("also%d", k))
+			}
+		}
+		began := time.Now()
+		s.quiet(2*time.Second, well...)
+		if took := time.Since(began); len(s.said) != 201 || took > 10*time.Second {
+			t.Errorf("%d events after %s", len(s.said), took)
+		}
+	})
+}
+
+func TestNodesThatWereTakenAwayDoNotCountAsSilent(t *testing.T) {
+	s := newStage()
+	s.w.o.Known = func(name string) bool { return name == "n1" || name == "n2" || name == "n3" }
+	for _, gone := range []string{"g1", "g2", "g3", "g4"} {
+		s.w.Heard(gone)
+	}
+	s.quiet(2*time.Second, "n2", "n3")
+	if len(s.said) != 1 || s.said[0].Data.Target.Node != "n1" {
+		t.Errorf("said %+v", s.said)
 	}
 }

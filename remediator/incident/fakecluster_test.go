@@ -1,0 +1,204 @@
+package incident
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/placement"
+)
+
+func (w *world) GangsAt(_ context.Context, t event.Target) (out []cluster.Gang, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, uid := range []string{"job-train", "job-other", "job-third"} {
+		g := w.gangs[uid]
+		if g == nil || g.deleted || t.Job != nil && t.Job.UID != uid {
+			continue
+		}
+		w.settle(g)
+		if t.Job != nil || slices.ContainsFunc(g.Members, func(m cluster.Member) bool {
+			return t.PodUID != "" && m.PodUID == t.PodUID || t.PodUID == "" && m.Node == t.Node
+		}) {
+			out = append(out, w.copy(g))
+		}
+	}
+	return out, nil
+}
+
+func (w *world) copy(g *gang) cluster.Gang {
+	c := g.Gang
+	c.Members = slices.Clone(g.Members)
+	return c
+}
+
+func (w *world) Gang(_ context.Context, job event.Job) (cluster.Gang, error) {
+	time.Sleep(30 * time.Millisecond) // so that every state lasts
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	g := w.gangs[job.UID]
+	if g == nil || g.deleted {
+		return cluster.Gang{}, fmt.Errorf("job: %w", cluster.ErrNotFound)
+	}
+	w.settle(g)
+	return w.copy(g), nil
+}
+
+func (w *world) NodeState(name string) (cluster.NodeState, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.nodes[name]
+	if n == nil || n.gone {
+		return cluster.NodeState{}, cluster.ErrNotFound
+	}
+	return cluster.NodeState{Name: name, Ready: true, Quarantined: n.quarantined, Unschedulable: n.quarantined != ""}, nil
+}
+
+func (w *world) Nodes(without ...string) (out []placement.Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, name := range w.names() {
+		n := w.nodes[name]
+		p := placement.Node{Name: name, Ready: true, Unschedulable: n.quarantined != "", Free: map[string]int64{"gpu": 1}}
+		if n.quarantined != "" {
+			p.Taints = append(p.Taints, placement.Taint{Key: placement.QuarantineTaint, Value: n.quarantined, Effect: "NoSchedule"})
+		}
+		for _, g := range w.gangs {
+			for _, m := range g.Members {
+				if m.Node == name && !g.deleted && !slices.Contains(without, m.PodUID) {
+					p.Free["gpu"] = 0
+				}
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func (w *world) Changes(string) (<-chan struct{}, func()) { return nil, func() {} }
+
+func (w *world) Cordon(_ context.Context, name, incident string) (cluster.Cordoned, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.nodes[name]
+	changed := n.quarantined == ""
+	if changed {
+		n.quarantined = incident
+	}
+	w.wrotes("cordon "+name, changed)
+	return cluster.Cordoned{Changed: changed, Owner: n.quarantined}, nil
+}
+
+func (w *world) SetCondition(_ context.Context, name string, _ bool, _, _ string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wrotes("condition "+name, true)
+	return nil
+}
+
+func (w *world) NodeRef(name string) cluster.Ref { return cluster.Ref{Kind: "Node", Name: name} }
+
+func (w *world) Event(_ context.Context, about cluster.Ref, _, reason, _ string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wrotes("event "+reason+" "+about.Name, true)
+	return nil
+}
+
+func (w *world) Reserve(_ context.Context, r cluster.Reservation) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.OwnerUID == "" || r.Index == nil {
+		w.t.Errorf("a reservation for nobody: %+v", r)
+	}
+	key := fmt.Sprintf("%s/%d", r.OwnerUID, *r.Index)
+	changed := w.reserved[key] != r.Node
+	w.reserved[key] = r.Node
+	w.wrotes("reserve "+r.Node, changed)
+	return nil
+}
+
+func (w *world) WaitReservationSeen(ctx context.Context, _ cluster.Reservation) error {
+	if w.steered {
+		return nil
+	}
+	<-ctx.Done()
+	return fmt.Errorf("%w: %w", cluster.ErrNoPolicy, ctx.Err())
+}
+
+func (w *world) Release(context.Context, string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	changed := len(w.reserved) > 0
+	w.reserved = map[string]string{}
+	w.wrotes("release", changed)
+	return nil
+}
+
+func (w *world) ReplacePod(_ context.Context, m cluster.Member, o cluster.ReplaceOptions) (cluster.Outcome, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	verb := "evict "
+	if o.Force {
+		verb = "force "
+	}
+	for _, g := range w.gangs {
+		for k, have := range g.Members {
+			if have.PodUID != m.PodUID {
+				continue
+			}
+			if w.kubelets[have.Node] != nil && !o.Force { // nobody there ends it
+				changed := !have.Deleting
+				g.Members[k].Deleting = true
+				w.wrotes(verb+m.PodUID, changed)
+				return cluster.Evicted, nil
+			}
+			w.remake(g, k)
+			w.wrotes(verb+m.PodUID, true)
+			return cluster.Evicted, nil
+		}
+	}
+	w.wrotes(verb+m.PodUID, false)
+	return "", cluster.ErrStale
+}
+
+// remake lets the Job controller make a new pod for an index.
+func (w *world) remake(g *gang, k int) {
+	m := w.pod(g, g.Members[k].Index, "")
+	m.Phase, m.PodIP = "Pending", ""
+	g.Members[k], g.bound[m.PodUID] = m, time.Now().Add(w.bindsIn)
+}
+
+func (w *world) RecreateGang(_ context.Context, meant cluster.Gang, _ cluster.RecreateOptions) (cluster.Recreation, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.recreateErr != nil {
+		return cluster.Recreation{}, w.recreateErr
+	}
+	g := w.gangs[meant.Job.UID]
+	delete(w.holding, g.Job.UID)
+	g.began, g.dead, g.Suspended = time.Now().Add(w.bindsIn), map[int]bool{}, false
+	for _, m := range meant.Members {
+		for k, have := range g.Members {
+			if have.PodUID == m.PodUID {
+				w.remake(g, k)
+				w.wrotes("recreate "+m.PodUID, true)
+			}
+		}
+	}
+	return cluster.Recreation{}, nil
+}
+
+func (w *world) DeleteByUID(ctx context.Context, m cluster.Member, incident string, _ int64) error {
+	_, err := w.ReplacePod(ctx, m, cluster.ReplaceOptions{Incident: incident})
+	return err
+}
+
+func (w *world) ProbeKubelet(_ context.Context, name string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.kubelets[name]
+}
