@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 import zlib
 
@@ -97,9 +98,10 @@ def sync(path):
 
 
 def _write_whole(path, value):
-    """Write JSON by temp, fsync, rename, fsync directory. Returns the file's CRC."""
+    """Write JSON by temp, fsync, rename, fsync directory. Returns the file's CRC. Any number of threads and processes may do
+    so at once: each has a temporary file of its own, and the last rename wins whole."""
     data = json.dumps(value, separators=(",", ":")).encode()
-    temporary = "%s.%d.tmp" % (path, os.getpid())
+    temporary = "%s.%d.%d.tmp" % (path, os.getpid(), threading.get_ident())
     with open(temporary, "wb") as f:
         f.write(data)
         f.flush()

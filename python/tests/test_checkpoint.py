@@ -265,3 +265,29 @@ def test_the_writer_is_the_lowest_rank_not_excluded():
     assert SaveContext("d", 1, 0, 0, 4, (), False).writer == 0
     assert SaveContext("d", 1, 0, 2, 4, (0, 1), False).is_writer
     assert SaveContext("d", 1, 0, 0, 2, (0, 1), False).writer == 0
+
+
+def test_a_round_and_a_periodic_save_may_write_one_manifest_at_once(tmp_path):
+    """A round can fall on the step of a periodic save: two threads of one process then make the same directory a checkpoint."""
+    (tmp_path / "step-60.attempt-0").mkdir()
+    path = str(tmp_path / "step-60.attempt-0")
+    with open(os.path.join(path, "model.pt"), "wb") as f:
+        f.write(b"x" * 1000)
+    size, crc = checkpoint.checksum(os.path.join(path, "model.pt"))
+    files = [{"name": "model.pt", "rank": 0, "bytes": size, "crc32": checkpoint.hexadecimal(crc)}]
+    failed = []
+
+    def write(req):
+        for _ in range(150):
+            try:
+                checkpoint.write_manifest(path, 60, 0, 1, files, req, periodic=not req)
+                checkpoint.load_manifest(path)
+            except Exception as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(req,)) for req in ("", "inc-with-a-long-name-1-0")]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed, failed[:3]
