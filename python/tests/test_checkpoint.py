@@ -268,7 +268,7 @@ def test_the_writer_is_the_lowest_rank_not_excluded():
 
 
 def test_a_round_and_a_periodic_save_may_write_one_manifest_at_once(tmp_path):
-    """A round can fall on the step of a periodic save: two threads of one process then make the same directory a checkpoint."""
+    """A round can fall on the step of a periodic save: two threads then make the same directory a checkpoint."""
     (tmp_path / "step-60.attempt-0").mkdir()
     path = str(tmp_path / "step-60.attempt-0")
     with open(os.path.join(path, "model.pt"), "wb") as f:
