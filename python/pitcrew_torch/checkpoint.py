@@ -98,8 +98,8 @@ def sync(path):
 
 
 def _write_whole(path, value):
-    """Write JSON by temp, fsync, rename, fsync directory. Returns the file's CRC. Several threads and processes may do so
-    at once: each has a temporary file of its own, and the last rename wins whole."""
+    """Write JSON by temp, fsync, rename, fsync directory. Returns the file's CRC. Several threads and processes may do
+    so at once: each has a temporary file of its own, and the last rename wins whole."""
     data = json.dumps(value, separators=(",", ":")).encode()
     temporary = "%s.%d.%d.tmp" % (path, os.getpid(), threading.get_ident())
     with open(temporary, "wb") as f:
