@@ -69,6 +69,7 @@ func TestAnAgentUpgradedInTheMiddleOfAnIncidentLosesNoStep(t *testing.T) {
 			}
 			cordoned()
 			r.kill9(node, "agent")
+			time.Sleep(2 * time.Second) // longer than a question for the ranks' state may take
 			r.must(r.Box().RestartProcess(node, "agent", nil))
 			i := r.follow(j, in)
 			r.healed(j, b, i)

@@ -231,6 +231,12 @@ func (r *rig) whenReached(j *demo.Job, since time.Time, ok func(incident.Inciden
 // revive waits for the remediator's death and starts it again.
 func (r *rig) revive() {
 	r.Helper()
+	r.awaitDeath()
+	r.must(r.Box().RestartProcess("", "remediator", nil))
+}
+
+func (r *rig) awaitDeath() {
+	r.Helper()
 	dead := make(chan struct{})
 	go func() {
 		_, _ = r.Box().WaitProcess("", "remediator")
@@ -241,7 +247,6 @@ func (r *rig) revive() {
 	case <-time.After(time.Minute):
 		r.Fatal("the remediator did not die within a minute")
 	}
-	r.must(r.Box().RestartProcess("", "remediator", nil))
 }
 
 // crashAfter has the remediator killed after its next step to a state.
