@@ -244,7 +244,13 @@ func TestDCGMHealthNamesTheSystem(t *testing.T) {
 	cfg := NewDefaultConfig()
 	cfg.Library, cfg.Mode = lib, ModeEmbedded
 	src := newDCGM(cfg, zap.NewNop())
-	if err := src.Connect(); err != nil {
+	// A receiver that was shut down gives the connection back when its last call has ended, which Shutdown does not wait for.
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if err = src.Connect(); err == nil || time.Now().After(end) {
+			break
+		}
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer src.Close()
