@@ -24,6 +24,7 @@ type run struct {
 	kick    chan struct{} // something happened: read the fast fields now
 
 	results  chan round
+	refused  bool // by the pipeline, and said
 	idle     bool
 	late     bool // the call under way is overdue; its answer will be discarded
 	again    bool // a kick came while a round was under way
@@ -206,31 +207,33 @@ func (r *run) emitStale(ctx context.Context) {
 
 func (r *run) send(ctx context.Context, md pmetric.Metrics) {
 	md.ResourceMetrics().At(0).ScopeMetrics().RemoveIf(func(sm pmetric.ScopeMetrics) bool { return sm.Metrics().Len() == 0 })
-	if err := r.metrics.ConsumeMetrics(ctx, md); err != nil {
-		r.log.Warn("dcgm: the pipeline refused metrics", zap.Error(err))
+	err := r.metrics.ConsumeMetrics(ctx, md)
+	switch {
+	case err != nil && !r.refused:
+		r.log.Warn("dcgm: the pipeline refuses metrics (is the agent running?); readings go on, and this is said once", zap.Error(err))
+	case err == nil && r.refused:
+		r.log.Info("dcgm: the pipeline takes metrics again")
 	}
+	r.refused = err != nil
 }
 
-// end gives the connection up, unless a call hangs: then both are left behind.
+// end gives the connection up. Where a call hangs, nobody waits for it: the connection is given up when the call has ended, if
+// ever it does, so that a later receiver of this process can have it.
 func (r *run) end() {
-	if !r.idle {
-		select {
-		case <-r.results:
-		case <-time.After(min(r.cfg.CallTimeout, time.Second)):
-			r.worker.stop()
-			return
-		}
-	}
 	closed := make(chan struct{})
-	r.worker.jobs <- func() {
+	r.worker.jobs <- func() { // after the one under way, whose answer has room in results
 		defer close(closed)
 		if err := r.src.Close(); err != nil {
 			r.log.Debug("dcgm: close", zap.Error(err))
 		}
 	}
 	r.worker.stop()
+	wait := r.cfg.CallTimeout
+	if !r.idle {
+		wait = min(wait, time.Second)
+	}
 	select {
 	case <-closed:
-	case <-time.After(r.cfg.CallTimeout):
+	case <-time.After(wait):
 	}
 }
