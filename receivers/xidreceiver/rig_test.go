@@ -131,16 +131,6 @@ func (r *rig) next() record {
 	}
 }
 
-// codes waits for n records and gives their codes.
-func (r *rig) codes(n int) []int {
-	r.t.Helper()
-	var all []int
-	for range n {
-		all = append(all, r.next().code())
-	}
-	return all
-}
-
 // nothingElse writes a line that comes after all else and expects it next.
 func (r *rig) nothingElse() {
 	r.t.Helper()

@@ -39,11 +39,11 @@ func well() bus.RankStatus {
 	return bus.RankStatus{WorldSize: 1, Step: 10, Connected: true, CanSave: true, Exit: "running", Section: "step"}
 }
 
-func (f *flaky) save(t *testing.T) (bus.Save, error, time.Duration) {
+func (f *flaky) save(t *testing.T) (bus.Save, time.Duration, error) {
 	t.Helper()
 	start := time.Now()
 	s, err := (&Coordinator{Agents: f, Log: slog.New(slog.DiscardHandler)}).Save(t.Context(), Request{ID: "r", Members: []Member{{Node: "n", PodUID: "pod"}}})
-	return s, err, time.Since(start)
+	return s, time.Since(start), err
 }
 
 func TestARoundWaitsForAnAgentThatIsBeingReplaced(t *testing.T) {
@@ -71,7 +71,7 @@ func TestARoundWaitsForAnAgentThatIsBeingReplaced(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
 				f := &flaky{rank: well(), lost: func(_ int64, verb string) error { return lost(time.Since(start), verb) }}
-				if s, err, took := f.save(t); err != nil || s.Step != 12 {
+				if s, took, err := f.save(t); err != nil || s.Step != 12 {
 					t.Errorf("after %s: %+v, %v", took, s, err)
 				}
 			})
@@ -97,7 +97,7 @@ func TestARoundDoesNotWaitForWhatDoesNotComeByItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &flaky{rank: c.rank, lost: func(int64, string) error { return c.lost }}
-				if _, err, took := f.save(t); !errors.Is(err, ErrImpossible) || took > c.most {
+				if _, took, err := f.save(t); !errors.Is(err, ErrImpossible) || took > c.most {
 					t.Errorf("after %s, at most %s is right: %v", took, c.most, err)
 				}
 			})
@@ -116,14 +116,14 @@ func TestARankThatIsNotAttachedToItsNewAgentYetIsWaitedFor(t *testing.T) {
 			}
 			return nil
 		}
-		if _, err, _ := f.save(t); err != nil {
+		if _, _, err := f.save(t); err != nil {
 			t.Error(err)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{rank: well(), lost: func(int64, string) error { return nil }}
 		f.rank.Connected = false
-		if _, err, took := f.save(t); !errors.Is(err, ErrImpossible) || took > rankWait+time.Second {
+		if _, took, err := f.save(t); !errors.Is(err, ErrImpossible) || took > rankWait+time.Second {
 			t.Errorf("after %s: %v", took, err)
 		}
 	})

@@ -47,8 +47,8 @@ type world struct {
 }
 
 type node struct {
-	quarantined, held string
-	gone              bool
+	quarantined string
+	gone        bool
 }
 
 type gang struct {

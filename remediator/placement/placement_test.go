@@ -35,8 +35,6 @@ func in(name, b, r string, more ...string) placement.Node {
 	return node(name, append([]string{block, b, rack, r, zone, "z1"}, more...)...)
 }
 
-func with(n placement.Node, change func(*placement.Node)) placement.Node { change(&n); return n }
-
 // cluster is two blocks of two racks; the gang is on a1 (faulty), a2 and a3 of rack r1.
 func cluster() []placement.Node {
 	return []placement.Node{

@@ -34,7 +34,6 @@ type one struct {
 	phases dense
 	works  dense
 	plot   *chartSeries
-	was    bool
 	last   int64
 }
 
