@@ -3,6 +3,8 @@ package sandbox
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -106,13 +108,25 @@ func (w Workload) complete() (Workload, error) {
 		return w, fmt.Errorf("sandbox: a workload needs a name and a Python interpreter")
 	}
 	if w.MasterPort == 0 {
-		ports, err := freePorts(1)
+		port, err := rendezvousPort()
 		if err != nil {
 			return w, err
 		}
-		w.MasterPort = ports[0]
+		w.MasterPort = port
 	}
 	return w, nil
+}
+
+// rendezvousPort finds a free port below the range that the kernel gives to outgoing connections: the job keeps it for its whole life,
+// also while none of its pods listens.
+func rendezvousPort() (int, error) {
+	for range 100 {
+		port := 10000 + rand.IntN(10000)
+		if l, err := net.Listen("tcp", ":"+strconv.Itoa(port)); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, fmt.Errorf("sandbox: no free port between 10000 and 20000 for a job's rendezvous")
 }
 
 func jobSpec(w Workload, template corev1.PodTemplateSpec, backoffLimit int32) batchv1.JobSpec {
