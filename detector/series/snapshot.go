@@ -6,12 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io/fs"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"unsafe"
+
+	"github.com/pitcrew/pitcrew/detector/durable"
 )
 
 // A snapshot is a header, the states, the contexts, the open findings, and a CRC-32C of all before it. It is read back only by
@@ -192,44 +191,9 @@ func (w *snapshotFinding) finding() *Finding {
 	return f
 }
 
-// Save writes a snapshot beside path, syncs it, keeps the one before as path.old, and renames.
-func (e *Engine) Save(path string) error {
-	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(e.Snapshot())
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	if err := os.Rename(path, path+".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
+// Save writes a snapshot to path and keeps the one before.
+func (e *Engine) Save(path string) error { return durable.Write(path, e.Snapshot()) }
 
 // Load restores the newest snapshot of path that is whole: a corrupt one is refused and the older used. Where there is none,
 // the error is fs.ErrNotExist.
-func (e *Engine) Load(path string) error {
-	var all error
-	for _, p := range []string{path, path + ".old"} {
-		b, err := os.ReadFile(p)
-		if err == nil {
-			if err = e.Restore(b); err == nil {
-				return nil
-			}
-			err = fmt.Errorf("%s: %w", p, err)
-		}
-		all = errors.Join(all, err)
-	}
-	return all
-}
+func (e *Engine) Load(path string) error { return durable.Read(path, e.Restore) }
