@@ -8,18 +8,22 @@ import (
 // Reference is what earlier runs of a class showed, step by step: the expected shape of a new run. A run's own constant distance
 // from it is learnt as any baseline is.
 type Reference struct {
-	level []float32 // by step; 0: unknown
-	work  []uint32  // by step; counts the changes of work so far
+	every int       // steps that one entry stands for
+	level []float32 // by entry; 0: unknown
+	work  []uint32  // by entry; counts the changes of work so far
 }
 
 // NewReference takes the values of earlier runs, by step; NaN is no value. The level of a step is the median over the runs of
 // each run's value relative to its own median, so that one slow sibling does not bend the shape.
-func NewReference(runs [][]float64) *Reference {
+func NewReference(runs [][]float64) *Reference { return NewReferenceEvery(1, runs) }
+
+// NewReferenceEvery takes values that each stand for so many steps, for runs too long to keep every one of.
+func NewReferenceEvery(every int, runs [][]float64) *Reference {
 	n := 0
 	for _, r := range runs {
 		n = max(n, len(r))
 	}
-	ref := &Reference{level: make([]float32, n)}
+	ref := &Reference{every: max(1, every), level: make([]float32, n)}
 	centre := make([]float64, len(runs))
 	var all []float64
 	for i, r := range runs {
@@ -47,19 +51,19 @@ func NewReference(runs [][]float64) *Reference {
 
 // At gives the level of a step; 0: unknown.
 func (r *Reference) At(step int) float32 {
-	if r == nil || step < 0 || step >= len(r.level) {
+	if r == nil || step < 0 || step/r.every >= len(r.level) {
 		return 0
 	}
-	return r.level[step]
+	return r.level[step/r.every]
 }
 
 // Work counts the changes of the siblings' work up to a step. A change is counted lateSteps early: runs of one class change
 // within some steps of each other.
 func (r *Reference) Work(step int) uint32 {
-	if r == nil || step < 0 || step >= len(r.work) {
+	if r == nil || step < 0 || step/r.every >= len(r.work) {
 		return 0
 	}
-	return r.work[step]
+	return r.work[step/r.every]
 }
 
 const (
@@ -95,7 +99,7 @@ func (r *Reference) changes() {
 	for i := range gain {
 		lo, hi := max(0, i-workWindow), min(n, i+workWindow+1)
 		if gain[i] > 0 && gain[i] == slices.Max(gain[lo:hi]) && !slices.Contains(gain[lo:i], gain[i]) {
-			r.work[max(0, i-lateSteps)]++
+			r.work[max(0, i-(lateSteps+r.every-1)/r.every)]++
 		}
 	}
 	for i := 1; i < n; i++ {
