@@ -109,7 +109,7 @@ type Job struct {
 
 // Cause names what was found. Kind and Name together are the signal that a policy matches.
 type Cause struct {
-	Kind string `json:"kind"` // xid|sxid|gpu|rank|node|agent|train|k8s|rule
+	Kind string `json:"kind"` // xid|sxid|gpu|rank|node|agent|train|anomaly|k8s|rule
 	Code string `json:"code,omitempty"`
 	Name string `json:"name,omitempty"`
 }
@@ -134,6 +134,51 @@ type Evidence struct {
 	WindowS  float64  `json:"window_s,omitempty"` // seconds
 	Baseline string   `json:"baseline,omitempty"` // self, peers(n), class, table
 	Raw      string   `json:"raw,omitempty"`      // the line or values as read
+
+	// Of statistical findings.
+	State           State     `json:"state,omitempty"`
+	Shape           string    `json:"shape,omitempty"`                 // spike, shift, drift, stall, flatline, novel, absent
+	Phase           string    `json:"phase,omitempty"`                 // of the training loop
+	Ratio           *float64  `json:"ratio,omitempty"`                 // of the value to the expected one
+	Asked           float64   `json:"asked_per_series_hour,omitempty"` // rate of false onsets that the threshold is for
+	BaselineSamples int       `json:"baseline_samples,omitempty"`      // behind the baseline
+	BaselineS       float64   `json:"baseline_s,omitempty"`            // its age, seconds
+	DurationS       float64   `json:"duration_s,omitempty"`            // since the onset, seconds
+	LostGPUSeconds  float64   `json:"gpu_seconds_lost,omitempty"`      // since the onset
+	PromQL          string    `json:"promql,omitempty"`                // an expression that fires on much the same
+	Samples         []Sample  `json:"samples,omitempty"`               // around the opening, oldest first, at most MaxSamples
+	Signals         []Witness `json:"signals,omitempty"`               // other signals of the same target that bear it out
+	Told            []string  `json:"told,omitempty"`                  // what people said of it: acknowledged, accepted
+}
+
+// State of a statistical finding.
+type State string
+
+// States. Accepted is not cleared: the level stayed, and what is judged from now on is judged against it.
+const (
+	StateOpen     State = "open"
+	StateAccepted State = "accepted"
+	StateCleared  State = "cleared"
+)
+
+// MaxSamples bounds the samples that one event carries.
+const MaxSamples = 32
+
+// Sample is one value of the signal. S is its time relative to the onset, in seconds.
+type Sample struct {
+	S float64 `json:"s"`
+	V float64 `json:"v"`
+}
+
+// Witness is another signal that deviated with the first.
+type Witness struct {
+	Signal   string    `json:"signal"`
+	Onset    time.Time `json:"onset"`
+	State    State     `json:"state"`
+	Score    float64   `json:"score"`
+	Value    *float64  `json:"value,omitempty"`
+	Expected *float64  `json:"expected,omitempty"`
+	Unit     string    `json:"unit,omitempty"`
 }
 
 // Subject is what the target is about, most specific first: gpu, pod, job, node.

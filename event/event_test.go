@@ -36,6 +36,17 @@ func examples() map[string]Event {
 			Data: Data{Target: Target{Node: "a1", Rank: ptr(3)}, Cause: Cause{Kind: "rank", Name: "stalled"}, Severity: Warning,
 				Evidence: Evidence{Signal: "pitcrew.train.step.age", Unit: "s", Value: ptr(3.5), Upper: ptr(2.0), Score: ptr(0.99), WindowS: 30, Baseline: "self"}},
 		},
+		"throttled": {
+			ID: "throttle-1", Source: Source("demo", "a1", "detector"), Type: Anomaly, Time: at,
+			Data: Data{Target: Target{Node: "a1", GPU: "GPU-0000-1", Rank: ptr(3)}, Cause: Cause{Kind: "anomaly", Name: "thermal-throttle"}, Severity: Warning,
+				Evidence: Evidence{
+					Signal: "pitcrew.gpu.clock", Unit: "Hz", Value: ptr(1.4e9), Expected: ptr(1.98e9), Lower: ptr(1.81e9), Upper: ptr(2.15e9), Score: ptr(0.8),
+					WindowS: 8, Baseline: "self", State: StateOpen, Shape: "drift", Phase: "step", Ratio: ptr(0.71), Asked: 0.05, BaselineSamples: 900, BaselineS: 900,
+					DurationS: 31.5, LostGPUSeconds: 7.2, PromQL: "avg_over_time(pitcrew_gpu_clock_hertz[8s]) < 1.81e+09",
+					Samples: []Sample{{-2, 1.98e9}, {-1, 1.97e9}, {0, 1.4e9}},
+					Signals: []Witness{{"hw.temperature", at, StateOpen, 0.7, ptr(91.0), ptr(64.0), "Cel"}}, Told: []string{"acknowledged by ada"},
+				}, Onset: at},
+		},
 	}
 }
 

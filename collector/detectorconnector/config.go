@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/collector/component"
 
 	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/series"
 )
 
 // Config of the connector. What a sample's resource says of cluster, node and boot goes before what is said here.
@@ -24,6 +25,27 @@ type Config struct {
 	MaxSeries          int           `mapstructure:"max_series"`
 	PodResourcesSocket string        `mapstructure:"pod_resources_socket"` // empty: GPUs are not mapped to pods
 	StateFile          string        `mapstructure:"state_file"`           // open findings across restarts; empty: none
+
+	Scope     Scope     `mapstructure:"scope"`     // whose series are judged: of one node by themselves, or of jobs by their ranks
+	Anomalies Anomalies `mapstructure:"anomalies"` // dynamic thresholds
+}
+
+// Scope says what the connector stands for.
+type Scope string
+
+// Scopes. An agent judges its own node; a gateway judges jobs, whose series the load-balancing exporter brings together.
+const (
+	ScopeNode Scope = "node"
+	ScopeJobs Scope = "jobs"
+)
+
+// Anomalies bound and tune the statistical part. It judges what a table names (detector/anomaly), and nothing else.
+type Anomalies struct {
+	Enabled     bool    `mapstructure:"enabled"`
+	AskedRate   float64 `mapstructure:"asked_rate"`   // false onsets per series-hour of one series, before corroboration
+	MaxSeries   int     `mapstructure:"max_series"`   // beyond it the entity seen least recently is forgotten
+	MaxContexts int     `mapstructure:"max_contexts"` // of series with an interval of a minute and more, about 10 KB each
+	StateFile   string  `mapstructure:"state_file"`   // what was learnt and what is open, across restarts; empty: none
 }
 
 func createDefaultConfig() component.Config {
@@ -31,8 +53,30 @@ func createDefaultConfig() component.Config {
 		Cluster: "default", BootIDFile: "/proc/sys/kernel/random/boot_id", StallFloor: detector.DefaultStallFloor, StallFactor: detector.DefaultStallFactor, SetupLimit: detector.DefaultSetupLimit,
 		HeartbeatLimit: detector.DefaultHeartbeatLimit, MaxSeries: detector.DefaultMaxSeries,
 		PodResourcesSocket: "/var/lib/kubelet/pod-resources/kubelet.sock",
+		Scope:              ScopeNode,
+		Anomalies:          Anomalies{Enabled: true, AskedRate: series.AskedShipped, MaxSeries: 4096, MaxContexts: 64},
 	}
 }
+
+// Validate reports all faults of the block at once.
+func (a *Anomalies) Validate() error {
+	if !a.Enabled {
+		return nil
+	}
+	var errs []error
+	if _, err := series.New(series.Config{Asked: a.AskedRate}); err != nil || a.AskedRate <= 0 {
+		errs = append(errs, fmt.Errorf("asked_rate must be above 0 and at most 600 onsets per series-hour, not %g", a.AskedRate))
+	}
+	if a.MaxSeries < minSeries {
+		errs = append(errs, fmt.Errorf("max_series must be at least %d (one node's GPUs and ranks), not %d", minSeries, a.MaxSeries))
+	}
+	if a.MaxContexts < 1 {
+		errs = append(errs, fmt.Errorf("max_contexts must be at least 1, not %d", a.MaxContexts))
+	}
+	return errors.Join(errs...)
+}
+
+const minSeries = 128
 
 // Validate reports all faults at once.
 func (c *Config) Validate() error {
@@ -47,6 +91,13 @@ func (c *Config) Validate() error {
 	}
 	if c.StallFactor < 1 {
 		errs = append(errs, fmt.Errorf("stall_factor must be at least 1, not %g", c.StallFactor))
+	}
+	switch c.Scope {
+	case ScopeNode:
+	case ScopeJobs:
+		errs = append(errs, errors.New("scope jobs is not in this build; use node"))
+	default:
+		errs = append(errs, fmt.Errorf("scope %q: node or jobs", c.Scope))
 	}
 	if c.Cluster == "" {
 		errs = append(errs, errors.New("cluster must not be empty"))

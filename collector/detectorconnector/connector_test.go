@@ -395,6 +395,17 @@ func TestAWrongConfigurationNamesEveryFault(t *testing.T) {
 			t.Errorf("%v does not name %s", err, w)
 		}
 	}
+	for what, c := range map[string]Config{"scope": {Scope: "fleet"}, "scope jobs": {Scope: ScopeJobs}} {
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%v does not name %s", err, what)
+		}
+	}
+	err = (&Anomalies{Enabled: true}).Validate()
+	for _, w := range []string{"asked_rate", "max_series", "max_contexts"} {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			t.Errorf("%v does not name %s", err, w)
+		}
+	}
 	cfg := config(t)
 	cfg.BootIDFile = "/nonexistent"
 	if _, err := NewFactory().CreateLogsToLogs(t.Context(), connectortest.NewNopSettings(Type), cfg, consumertest.NewNop()); err == nil {
