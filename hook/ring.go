@@ -19,6 +19,7 @@ var ErrRingTruncated = errors.New("ring file is cut short")
 type Ring struct {
 	file *os.File
 	id   Identity
+	gpu  string
 	now  func() uint64
 }
 
@@ -50,7 +51,7 @@ func OpenRing(dir *Dir, local int, now func() uint64) (*Ring, error) {
 		_ = f.Close()
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	r.id = s.Identity
+	r.id, r.gpu = s.Identity, s.GPUUUID
 	return r, nil
 }
 
@@ -64,8 +65,8 @@ func (r *Ring) Identity() Identity { return r.id }
 // a new file.
 func (r *Ring) Snapshot() (Snapshot, error) {
 	s, err := r.read()
-	if err == nil && s.Identity != r.id {
-		err = fmt.Errorf("ring header: identity changed from %+v to %+v in place", r.id, s.Identity)
+	if err == nil && (s.Identity != r.id || s.GPUUUID != r.gpu) {
+		err = fmt.Errorf("ring header: identity changed from %+v on GPU %q to %+v on %q in place", r.id, r.gpu, s.Identity, s.GPUUUID)
 	}
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("%s: %w", r.file.Name(), err)

@@ -61,10 +61,12 @@ func TestTheRingThatPythonWroteIsReadFieldByField(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Snapshot{
-		Identity: Identity{Rank: 3, LocalRank: 1, WorldSize: 4, Attempt: 2, PID: 4242}, Flags: FlagLauncher | FlagCanSave | FlagResumed, ResumedStep: 100,
+		Identity: Identity{Rank: 3, LocalRank: 1, WorldSize: 4, Attempt: 2, PID: 4242}, Flags: FlagLauncher | FlagCanSave | FlagResumed | FlagSettles | FlagTokens, ResumedStep: 100,
 		GPUUUID: "GPU-6e5a1f2c-0b0d-4d6e-9a55-1d8e4a1b0c3d", Torch: "2.3.1+cu121", StartUnix: time.Unix(1700000000, 0), StartMono: 5000000000,
 		HeartbeatMono: 9000000002, Written: 11, Step: 111, StepMono: 8200000000, Section: SectionOther, SectionName: "validation",
-		SectionMono: 9000000001, Exit: ExitException, CkptStep: 110, CkptMono: 9000000000, CkptDuration: 125 * time.Millisecond,
+		SectionMono: 9000000001, Exit: ExitException, CkptStep: 110, CkptMono: 9000000000, CkptDuration: 125 * time.Millisecond, CkptBytes: 1053696,
+		Settled: 10, NonFinite: 1, MemoryAllocated: 40 << 30, MemoryReserved: 60 << 30, MemoryPeak: 55 << 30, MemoryRetries: 2, MemoryMono: 9000000000,
+		StepFLOPs: 6.5e12, PeakFLOPS: 9.89e14,
 		Error: "RuntimeError: gloo connection closed by peer", NowMono: 10_000_000_000, capacity: 8,
 	}
 	if got != want {
@@ -86,7 +88,12 @@ func TestTheRingThatPythonWroteIsReadFieldByField(t *testing.T) {
 			Section  uint32 `json:"section"`
 			Flags    uint32 `json:"flags"`
 			Duration int64  `json:"duration_ns"`
+			Data     int64  `json:"data_ns"`
+			Forward  int64  `json:"forward_ns"`
+			Backward int64  `json:"backward_ns"`
 			Opt      int64  `json:"optimizer_ns"`
+			Comm     int64  `json:"comm_ns"`
+			Launch   int64  `json:"launch_ns"`
 			Loss     any    `json:"loss"`
 			Norm     any    `json:"grad_norm"`
 			Samples  uint64 `json:"samples"`
@@ -105,7 +112,8 @@ func TestTheRingThatPythonWroteIsReadFieldByField(t *testing.T) {
 	for i, g := range golden.Records {
 		r := recs[i]
 		if r.Seq != g.Seq || r.EndMono != g.End || r.Step != g.Step || uint32(r.Section) != g.Section || r.Flags != g.Flags ||
-			int64(r.Duration) != g.Duration || int64(r.Optimizer) != g.Opt || r.Count != g.Samples {
+			int64(r.Duration) != g.Duration || int64(r.DataWait) != g.Data || int64(r.Forward) != g.Forward || int64(r.Backward) != g.Backward ||
+			int64(r.Optimizer) != g.Opt || int64(r.Comm) != g.Comm || int64(r.LaunchLatency) != g.Launch || r.Count != g.Samples {
 			t.Errorf("record %d: %+v, want %+v", i, r, g)
 		}
 		loss, isNumber := g.Loss.(float64)
@@ -224,10 +232,13 @@ func TestARingThatChangesItsOwnerInPlaceIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
-	binary.LittleEndian.PutUint32(b[36:], 9)
-	writeRing(t, dir, b)
-	if _, err := r.Snapshot(); err == nil {
-		t.Error("an attempt number that changes in an open ring makes a new label set of each reading")
+	for what, off := range map[string]int{"attempt": 36, "GPU": 70} {
+		c := append([]byte(nil), b...)
+		c[off] ^= 1
+		writeRing(t, dir, c)
+		if _, err := r.Snapshot(); err == nil {
+			t.Errorf("a %s that changes in an open ring makes a new label set of each reading", what)
+		}
 	}
 }
 
@@ -288,6 +299,53 @@ func FuzzRingHeader(f *testing.F) {
 		}
 		if s.capacity == 0 || size < 4096+int64(s.capacity)*128 || s.Rank >= s.WorldSize || s.StepAge() < 0 || s.HeartbeatAge() < 0 {
 			t.Errorf("accepted nonsense: %+v of %d bytes", s, size)
+		}
+	})
+}
+
+func TestAnOlderHooksValuesAreFinalAtOnceAndNobodySettlesWhatIsNotWritten(t *testing.T) {
+	for name, c := range map[string]struct {
+		flags, settled, want uint64
+	}{"no flag": {0, 3, 11}, "flag": {uint64(FlagSettles), 3, 3}, "beyond the end": {uint64(FlagSettles), 1 << 60, 11}} {
+		b := goldenRing(t)
+		le.PutUint32(b[44:], uint32(c.flags))
+		le.PutUint64(b[896:], c.settled)
+		if s, err := decodeHeader(b[:4096], int64(len(b)), 0); err != nil || s.Settled != c.want {
+			t.Errorf("%s: settled %d, %v, want %d", name, s.Settled, err, c.want)
+		}
+	}
+}
+
+func FuzzRingFile(f *testing.F) {
+	f.Add(goldenRing(f), uint64(0), uint64(11))
+	f.Add(goldenRing(f)[:4096], uint64(1)<<63, uint64(1))
+	f.Fuzz(func(t *testing.T, b []byte, since, written uint64) {
+		path := filepath.Join(t.TempDir(), "ring")
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = file.Close() }()
+		r := &Ring{file: file, now: func() uint64 { return 1 << 62 }}
+		s, err := r.read()
+		if err != nil {
+			return
+		}
+		s.Written = written
+		records, err := r.Records(&s, since, 64)
+		if err != nil {
+			return
+		}
+		if len(records) > 64 {
+			t.Errorf("%d records, at most 64 were asked for", len(records))
+		}
+		for _, x := range records {
+			if x.Duration < 0 || x.DataWait < 0 || x.Seq <= since || x.Seq > written {
+				t.Errorf("record %+v after %d of %d", x, since, written)
+			}
 		}
 	})
 }

@@ -60,6 +60,10 @@ const (
 	FlagCanSave
 	FlagCollectiveFree
 	FlagResumed
+	// FlagSettles says that the ring tells up to which record its values are final.
+	FlagSettles
+	// FlagTokens says that a record's count is of tokens; without it, of samples.
+	FlagTokens
 )
 
 // Flags of a record.
@@ -67,6 +71,8 @@ const (
 	RecordLoss uint32 = 1 << iota
 	RecordGradNorm
 	RecordLossNotFinite
+	// RecordDevice says that the phases were measured on the accelerator's own clock.
+	RecordDevice
 )
 
 // Identity is who a ring says it belongs to. It does not change while a ring is open.
@@ -95,9 +101,18 @@ type Snapshot struct {
 	CkptStep      uint64 // 0: none yet
 	CkptMono      uint64
 	CkptDuration  time.Duration
+	CkptBytes     uint64 // of this rank's files
 	// ResumedStep is the step that the rank went on from, 0 when it found no checkpoint; valid with FlagResumed.
 	ResumedStep uint64
 	Error       string
+	// Settled is the newest record whose values are final; durations and counts of steps are final at once.
+	Settled uint64
+	// NonFinite counts losses and gradient norms that were not finite.
+	NonFinite uint64
+	// Accelerator memory in bytes, and how often an allocation failed at first; valid when MemoryMono is not 0.
+	MemoryAllocated, MemoryReserved, MemoryPeak, MemoryRetries, MemoryMono uint64
+	// FLOPs of one step of this rank, and what its accelerator can do in a second; 0 when unknown.
+	StepFLOPs, PeakFLOPS float64
 	// NowMono is when the reading was taken.
 	NowMono uint64
 
@@ -131,7 +146,7 @@ type Record struct {
 	Flags                                                                 uint32
 	Duration, DataWait, Forward, Backward, Optimizer, Comm, LaunchLatency time.Duration
 	Loss, GradNorm                                                        float64
-	Count, MemoryAllocated                                                uint64
+	Count                                                                 uint64 // tokens or samples, by the ring's FlagTokens
 }
 
 var le = binary.LittleEndian
@@ -186,9 +201,18 @@ func decodeHeader(page []byte, size int64, now uint64) (Snapshot, error) {
 		ResumedStep:   u64(584),
 		SectionName:   text(page[592:624]),
 		Error:         text(page[640:896]),
+		Settled:       u64(896),
+		NonFinite:     u64(904),
+		StepFLOPs:     positive(u64(952)),
+		PeakFLOPS:     positive(u64(960)),
+		CkptBytes:     u64(968),
 		NowMono:       now,
 		capacity:      uint64(capacity),
 	}
+	if s.Flags&FlagSettles == 0 || s.Settled > s.Written {
+		s.Settled = s.Written
+	}
+	s.MemoryAllocated, s.MemoryReserved, s.MemoryPeak, s.MemoryRetries, s.MemoryMono = u64(912), u64(920), u64(928), u64(936), u64(944)
 	if ns := u64(48); ns <= math.MaxInt64 {
 		s.StartUnix = time.Unix(0, int64(ns))
 	}
@@ -206,8 +230,16 @@ func decodeRecord(b []byte, seq uint64) (r Record, ok bool) {
 		Section: Section(le.Uint32(b[24:])), Flags: le.Uint32(b[28:]),
 		Duration: d(32), DataWait: d(40), Forward: d(48), Backward: d(56), Optimizer: d(64), Comm: d(72), LaunchLatency: d(80),
 		Loss: math.Float64frombits(le.Uint64(b[88:])), GradNorm: math.Float64frombits(le.Uint64(b[96:])),
-		Count: le.Uint64(b[104:]), MemoryAllocated: le.Uint64(b[112:]),
+		Count: le.Uint64(b[104:]),
 	}, true
+}
+
+// positive is a number that can be divided by, else 0.
+func positive(bits uint64) float64 {
+	if f := math.Float64frombits(bits); f > 0 && f <= math.MaxFloat64 {
+		return f
+	}
+	return 0
 }
 
 func clampDuration(ns uint64) time.Duration {

@@ -107,6 +107,16 @@ func (p *program) line(line string) {
 		_, _ = fmt.Sscan(rest, &n)
 		p.put64(584, n)
 		p.put32(44, binary.LittleEndian.Uint32(p.ring[44:])|hook.FlagResumed)
+	case "late": // from here on values are final only up to this record
+		var n uint64
+		_, _ = fmt.Sscan(rest, &n)
+		p.put64(896, n)
+		p.put32(44, binary.LittleEndian.Uint32(p.ring[44:])|hook.FlagSettles)
+	case "put": // an 8-byte field of the ring: "put OFFSET VALUE"
+		var off int
+		var v uint64
+		_, _ = fmt.Sscan(rest, &off, &v)
+		p.put64(off, v)
 	case "drop": // all connections, as a hiccup does
 		p.mu.Lock()
 		for _, c := range p.conns {
@@ -238,7 +248,7 @@ func (p *program) finish(n int64) {
 	p.put64(off+32, uint64(10*time.Millisecond))
 	p.put64(off+48, uint64(4*time.Millisecond))
 	p.put64(off+88, 0x3fe0000000000000) // loss 0.5
-	p.put64(off+112, 1<<20)
+	p.put64(off+104, 32)
 	p.put64(off, p.seq)
 	p.put64(520, p.seq)
 	p.put64(528, uint64(n))

@@ -19,9 +19,9 @@ HEADER_SIZE = 4096
 RECORD_SIZE = 128
 CAPACITY = 1024
 
-FLAG_LAUNCHER, FLAG_CAN_SAVE, FLAG_SNAPSHOT, FLAG_RESUMED = 1, 2, 4, 8
+FLAG_LAUNCHER, FLAG_CAN_SAVE, FLAG_SNAPSHOT, FLAG_RESUMED, FLAG_SETTLES, FLAG_TOKENS = 1, 2, 4, 8, 16, 32
 EXIT_RUNNING, EXIT_CLEAN, EXIT_EXCEPTION = 0, 1, 2
-RECORD_LOSS, RECORD_GRAD_NORM, RECORD_NOT_FINITE = 1, 2, 4
+RECORD_LOSS, RECORD_GRAD_NORM, RECORD_NOT_FINITE, RECORD_DEVICE = 1, 2, 4, 8
 
 SECTIONS = ("setup", "step", "checkpoint", "eval", "held", "out", "other")
 SECTION_NUMBER = {name: number for number, name in enumerate(SECTIONS)}
@@ -57,6 +57,16 @@ HEADER = {
     "resumed_step": (584, "Q"),
     "section_name": (592, "32s"),
     "last_error": (640, "256s"),
+    "settled": (896, "Q"),
+    "nonfinite": (904, "Q"),
+    "memory_allocated": (912, "Q"),
+    "memory_reserved": (920, "Q"),
+    "memory_peak": (928, "Q"),
+    "memory_retries": (936, "Q"),
+    "memory_ns": (944, "Q"),
+    "flops_per_step": (952, "d"),
+    "peak_flops": (960, "d"),
+    "checkpoint_bytes": (968, "Q"),
 }
 
 RECORD_FIELDS = (
@@ -75,8 +85,8 @@ RECORD_FIELDS = (
     "loss",
     "grad_norm",
     "samples",
-    "memory_bytes",
-    "reserved",
+    "unused_0",
+    "unused_1",
 )
 # On a little-endian machine CPython packs "<Q" with one native 8-byte store; a big-endian one would need another ring.
 RECORD = struct.Struct("<QQQIIQQQQQQQddQQQ")
@@ -84,7 +94,9 @@ _RECORD_BODY = struct.Struct("<QQIIQQQQQQQddQQQ")  # all but seq
 
 _U64 = {name: offset // 8 for name, (offset, fmt) in HEADER.items() if fmt == "Q"}
 _U32 = {name: offset // 4 for name, (offset, fmt) in HEADER.items() if fmt == "I"}
-_HEARTBEAT, _RECORDS, _STEP, _STEP_NS = (_U64[n] for n in ("heartbeat_ns", "records", "step", "step_ns"))
+_HEARTBEAT, _RECORDS, _STEP, _STEP_NS, _SETTLED = (
+    _U64[n] for n in ("heartbeat_ns", "records", "step", "step_ns", "settled")
+)
 
 
 def _text(value, size):
@@ -106,7 +118,7 @@ class Ring:
         self._mask = capacity - 1
         self._seq = 0
         self._pack = _RECORD_BODY.pack_into
-        self._null = path is None
+        self.late = False  # True: values of a record come later, by `amend`, until `settle` says that no more will
 
     @classmethod
     def create(cls, path, *, capacity=CAPACITY, clock=time.monotonic_ns, wall=time.time_ns, pid=None, **header):
@@ -153,6 +165,7 @@ class Ring:
             "section_name": SECTIONS[0],
         }
         values.update(header)
+        values["flags"] = values.get("flags", 0) | FLAG_SETTLES
         for name, value in values.items():
             self.set(name, value)
 
@@ -163,6 +176,8 @@ class Ring:
             self._u64[offset // 8] = value
         elif fmt == "I":
             self._u32[offset // 4] = value
+        elif fmt == "d":
+            struct.pack_into("<d", self._bytes, offset, value)
         else:
             size = int(fmt[:-1])
             self._bytes[offset : offset + size] = value if name == "magic" else _text(value, size)
@@ -176,10 +191,21 @@ class Ring:
         self._u64[_U64["section_ns"]] = now
         self._u32[_U32["section"]] = SECTION_NUMBER.get(name, OTHER)
 
-    def checkpoint(self, step, now, save_ns):
+    def checkpoint(self, step, now, save_ns, size=0):
         self._u64[_U64["checkpoint_save_ns"]] = save_ns
+        self._u64[_U64["checkpoint_bytes"]] = size
         self._u64[_U64["checkpoint_ns"]] = now
         self._u64[_U64["checkpoint_step"]] = step
+
+    def memory(self, now, allocated, reserved, peak, retries):
+        """What the accelerator's allocator says, in bytes; retries: allocations that had to flush its cache first."""
+        for name, value in zip(("allocated", "reserved", "peak", "retries"), (allocated, reserved, peak, retries)):
+            self._u64[_U64["memory_" + name]] = value
+        self._u64[_U64["memory_ns"]] = now
+
+    def nonfinite(self):
+        """Another loss or gradient norm was not finite."""
+        self._u64[_U64["nonfinite"]] += 1
 
     def error(self, text):
         lines = str(text).splitlines()
@@ -192,8 +218,11 @@ class Ring:
         self._u64[_STEP] = step
         self._u32[_U32["flags"]] |= FLAG_RESUMED
 
-    def record(self, step, now, duration, section=1, flags=0, loss=0.0, grad_norm=0.0, samples=0, optimizer=0):
-        """A step ended. Called on the training thread: a few stores, no system call."""
+    def record(
+        self, step, now, duration, section=1, flags=0, loss=0.0, grad_norm=0.0, samples=0, data=0, forward=0, backward=0,
+        optimizer=0, comm=0,
+    ):  # fmt: skip
+        """A step ended. Called on the training thread: a few stores, no system call. Durations in ns, 0 for unknown."""
         u64 = self._u64
         seq = self._seq + 1
         self._seq = seq
@@ -201,21 +230,45 @@ class Ring:
         at = offset >> 3
         u64[at] = 0
         self._pack(
-            self._bytes, offset + 8, now, step, section, flags, duration, 0, 0, 0, optimizer, 0, 0, loss, grad_norm,
-            samples, 0, 0,
+            self._bytes, offset + 8, now, step, section, flags, duration, data, forward, backward, optimizer, comm, 0,
+            loss, grad_norm, samples, 0, 0,
         )  # fmt: skip
         u64[at] = seq
         u64[_RECORDS] = seq
+        if not self.late:
+            u64[_SETTLED] = seq
         u64[_STEP_NS] = now
         u64[_STEP] = step
         return seq
 
-    def amend_loss(self, seq, loss, flags):
-        """Fill in the loss of an earlier record, where the ring still holds it."""
+    def amend(self, seq, flags=0, **values):
+        """Fill in values of an earlier record that came late, where the ring still holds it. flags are added.
+
+        Only for records after the last one that was settled: what is settled has been read."""
         offset = HEADER_SIZE + ((seq - 1) & self._mask) * RECORD_SIZE
-        if self._u64[offset >> 3] == seq:
-            struct.pack_into("<d", self._bytes, offset + 88, loss)
-            self._u32[(offset + 28) >> 2] = flags
+        if self._u64[offset >> 3] != seq:
+            return
+        for name, value in values.items():
+            at, fmt = _LATE[name]
+            struct.pack_into(fmt, self._bytes, offset + at, value)
+        if flags:
+            self._u32[(offset + 28) >> 2] |= flags
+
+    def settle(self, seq):
+        """Records up to this one will not be amended any more."""
+        self._u64[_SETTLED] = seq
+
+
+# What may come late: name -> (offset in the record, struct format).
+_LATE = {
+    "forward": (48, "<Q"),
+    "backward": (56, "<Q"),
+    "optimizer": (64, "<Q"),
+    "comm": (72, "<Q"),
+    "launch": (80, "<Q"),
+    "loss": (88, "<d"),
+    "grad_norm": (96, "<d"),
+}
 
 
 def parse(data):

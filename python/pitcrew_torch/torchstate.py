@@ -152,7 +152,7 @@ class LossReader:
             self._copy = None
             value = float(copy[1])
             finite = value - value == 0.0
-            ring.amend_loss(copy[2], value, 1 if finite else 1 | 4)
+            ring.amend(copy[2], 1 if finite else 1 | 4, loss=value)
 
 
 def follow_optimizer(optimizer, hook, counts):

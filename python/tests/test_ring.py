@@ -45,12 +45,24 @@ def test_a_loss_that_comes_late_goes_to_its_own_record_only():
     r = ring.Ring.create(None, capacity=4)
     first = r.record(1, 1, 1)
     second = r.record(2, 2, 1)
-    r.amend_loss(second, 0.5, ring.RECORD_LOSS)
+    r.amend(second, ring.RECORD_LOSS, loss=0.5)
     for step in range(3, 6):
         r.record(step, step, 1)
-    r.amend_loss(first, 9.0, ring.RECORD_LOSS)  # overwritten by step 5: nothing to amend
+    r.amend(first, ring.RECORD_LOSS, loss=9.0)  # overwritten by step 5: nothing to amend
     losses = {x["step"]: (x["loss"], x["flags"]) for x in ring.parse(bytes(r._buffer))["records"]}
     assert losses == {2: (0.5, 1), 3: (0.0, 0), 4: (0.0, 0), 5: (0.0, 0)}
+
+
+def test_a_record_is_final_at_once_unless_values_come_late():
+    r = ring.Ring.create(None, capacity=4)
+    assert ring.parse(bytes(r._buffer))["header"]["flags"] & ring.FLAG_SETTLES
+    r.record(1, 1, 1)
+    r.late = True
+    r.record(2, 2, 1)
+    header = ring.parse(bytes(r._buffer))["header"]
+    assert (header["records"], header["settled"]) == (2, 1)
+    r.settle(2)
+    assert ring.parse(bytes(r._buffer))["header"]["settled"] == 2
 
 
 def test_text_is_cut_at_a_character_and_always_ends_in_nul():
@@ -76,6 +88,6 @@ def test_every_header_field_lies_where_the_contract_says():
         if line.startswith("| ") and line.split("|")[1].strip().isdigit()
     ]
     contract = {(int(offset), kind.strip()) for offset, kind in rows}
-    kinds = {"I": "u32", "Q": "u64"}
+    kinds = {"I": "u32", "Q": "u64", "d": "f64"}
     ours = {(offset, kinds.get(fmt) or "char[%s]" % fmt[:-1]) for offset, fmt in ring.HEADER.values()}
     assert ours == contract

@@ -138,8 +138,9 @@ def golden_ring():
     second = 1_000_000_000
     r = ring.Ring.create(
         None, capacity=8, clock=lambda: 5 * second, wall=lambda: 1_700_000_000 * second, pid=4242, rank=3, local_rank=1,
-        world_size=4, attempt=2, flags=ring.FLAG_LAUNCHER | ring.FLAG_CAN_SAVE,
+        world_size=4, attempt=2, flags=ring.FLAG_LAUNCHER | ring.FLAG_CAN_SAVE | ring.FLAG_TOKENS,
         gpu_uuid="GPU-6e5a1f2c-0b0d-4d6e-9a55-1d8e4a1b0c3d", torch_version="2.3.1+cu121",
+        flops_per_step=6.5e12, peak_flops=9.89e14,
     )  # fmt: skip
     r.resumed(100, 6 * second)
     for n in range(1, 12):
@@ -147,8 +148,17 @@ def golden_ring():
         loss, norm = 2.5 / n, 0.5 * n if n % 2 else 0.0
         if n == 9:
             flags, loss = ring.RECORD_LOSS | ring.RECORD_NOT_FINITE, float("inf")
-        r.record(100 + n, 6 * second + n * 200_000_000, 200_000_000 - n, 1, flags, loss, norm, 64 * n, 3_000_000 + n)
-    r.checkpoint(110, 9 * second, 125_000_000)
+        r.record(
+            100 + n, 6 * second + n * 200_000_000, 200_000_000 - n, 1, flags, loss, norm, 64 * n, data=1_000_000 + n,
+            forward=50_000_000 + n, backward=100_000_000 + n, optimizer=3_000_000 + n, comm=20_000_000 + n,
+        )  # fmt: skip
+        if n == 9:
+            r.nonfinite()
+            r.late = True  # the last two records wait for what a device knows
+    r.amend(10, ring.RECORD_DEVICE, forward=51_000_000, launch=400_000, loss=0.125)
+    r.settle(10)
+    r.memory(9 * second, 40 << 30, 60 << 30, 55 << 30, 2)
+    r.checkpoint(110, 9 * second, 125_000_000, 1_053_696)
     r.section("validation", 9 * second + 1)
     r.beat(9 * second + 2)
     r.error("RuntimeError: gloo connection closed by peer\nsecond line is not kept")

@@ -12,9 +12,14 @@ type described struct {
 	Description string   `yaml:"description"`
 	Unit        string   `yaml:"unit"`
 	Attributes  []string `yaml:"attributes"`
-	Gauge       struct {
+	Gauge       *struct {
 		ValueType string `yaml:"value_type"`
 	} `yaml:"gauge"`
+	Sum *struct {
+		ValueType   string `yaml:"value_type"`
+		Monotonic   bool   `yaml:"monotonic"`
+		Temporality string `yaml:"aggregation_temporality"`
+	} `yaml:"sum"`
 }
 
 func TestTheTablesAndMetadataSayTheSame(t *testing.T) {
@@ -37,22 +42,27 @@ func TestTheTablesAndMetadataSayTheSame(t *testing.T) {
 		t.Errorf("type %q", md.Type)
 	}
 	seen, phases := map[string]bool{}, []string{}
-	check := func(name, unit, about, phase string, integer bool) {
-		d, ok := md.Metrics[name]
-		kind := map[bool]string{true: "int", false: "double"}[integer]
-		if !ok || d.Unit != unit || d.Description != about || d.Gauge.ValueType != kind || slices.Contains(d.Attributes, "pitcrew.phase") != (phase != "") {
-			t.Errorf("%s (%s, %s): metadata.yaml says %+v", name, unit, kind, d)
+	check := func(m about, phase string, unit bool) {
+		d, ok := md.Metrics[m.name]
+		valueType := map[bool]string{true: "int", false: "double"}[m.kind.integer]
+		same := d.Gauge != nil && d.Gauge.ValueType == valueType
+		if m.kind.sum {
+			same = d.Sum != nil && d.Sum.ValueType == valueType && d.Sum.Monotonic && d.Sum.Temporality == "cumulative"
+		}
+		if !ok || !same || d.Unit != m.unit || d.Description != m.text ||
+			slices.Contains(d.Attributes, "pitcrew.phase") != (phase != "") || slices.Contains(d.Attributes, "pitcrew.unit") != unit {
+			t.Errorf("%s (%s, %s): metadata.yaml says %+v", m.name, m.unit, valueType, d)
 		}
 		if phase != "" {
 			phases = append(phases, phase)
 		}
-		seen[name] = true
+		seen[m.name] = true
 	}
 	for _, m := range stateMetrics {
-		check(m.name, m.unit, m.about, "", m.integer)
+		check(m.about, "", false)
 	}
-	for _, m := range stepMetrics {
-		check(m.name, m.unit, m.about, m.phase, m.integer)
+	for _, m := range slices.Concat(paceMetrics, detailMetrics) {
+		check(m.about, m.phase, m.unit)
 	}
 	for name := range md.Metrics {
 		if !seen[name] {

@@ -2,6 +2,7 @@ package torchreceiver
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
@@ -11,61 +12,113 @@ import (
 	"github.com/pitcrew/pitcrew/hook"
 )
 
+// about is what a metric is called and means. metadata.yaml says the same; a test compares them.
+type about struct {
+	name, unit, text string
+	kind             kind
+}
+
+type kind struct{ integer, sum bool }
+
+var (
+	double  = kind{}
+	integer = kind{integer: true}
+	counter = kind{integer: true, sum: true}
+)
+
 // stateMetric is a value of a ring's header, one point a sample.
 type stateMetric struct {
-	name, unit, about string
-	integer           bool
-	value             func(*hook.Snapshot) (v float64, known bool)
+	about
+	value func(*hook.Snapshot) (v float64, known bool)
 }
 
 // stepMetric is a value of a step's record, one point a step, at the time of the step's end.
 type stepMetric struct {
-	name, unit, about string
-	integer           bool
-	phase             string // of pitcrew.train.phase.duration, else ""
-	value             func(*hook.Record) (v float64, known bool)
+	about
+	phase string // of pitcrew.train.phase.duration, else ""
+	unit  bool   // with the attribute pitcrew.unit
+	value func(*hook.Snapshot, *hook.Record) (v float64, known bool)
 }
 
-// The metrics. metadata.yaml says the same; a test compares them.
+// The metrics.
 var (
 	stateMetrics = []stateMetric{
-		{"pitcrew.train.step", "{step}", "Last completed step", true, func(s *hook.Snapshot) (float64, bool) { return float64(s.Step), true }},
-		{"pitcrew.train.step.age", "s", "Time since the last step was completed, or since the process started when none was", false,
+		{about{"pitcrew.train.step.age", "s", "Time since the last step was completed, or since the process started when none was", double},
 			func(s *hook.Snapshot) (float64, bool) { return s.StepAge().Seconds(), s.StepMono > 0 }},
-		{"pitcrew.train.heartbeat.age", "s", "How long the heartbeat of the process has stood still", false,
+		{about{"pitcrew.train.heartbeat.age", "s", "How long the heartbeat of the process has stood still", double},
 			func(s *hook.Snapshot) (float64, bool) { return s.HeartbeatAge().Seconds(), s.HeartbeatMono > 0 }},
-		{"pitcrew.train.section", "1", "Section of the loop: 0 setup, 1 step, 2 checkpoint, 3 eval, 4 held, 5 out, 6 other", true,
+		{about{"pitcrew.train.section", "1", "Section of the loop: 0 setup, 1 step, 2 checkpoint, 3 eval, 4 held, 5 out, 6 other", integer},
 			func(s *hook.Snapshot) (float64, bool) { return float64(s.Section), true }},
-		{"pitcrew.train.checkpoint.step", "{step}", "Step of the last checkpoint that the rank completed", true,
+		{about{"pitcrew.train.checkpoint.step", "{step}", "Step of the last checkpoint that the rank completed", integer},
 			func(s *hook.Snapshot) (float64, bool) { return float64(s.CkptStep), s.CkptStep > 0 }},
-		{"pitcrew.train.checkpoint.age", "s", "Time since the rank completed a checkpoint", false,
+		{about{"pitcrew.train.checkpoint.age", "s", "Time since the rank completed a checkpoint", double},
 			func(s *hook.Snapshot) (float64, bool) { return s.Age(s.CkptMono).Seconds(), s.CkptMono > 0 }},
-		{"pitcrew.train.checkpoint.duration", "s", "How long the last checkpoint took the rank to save", false,
+		{about{"pitcrew.train.checkpoint.duration", "s", "How long the last checkpoint took the rank to save", double},
 			func(s *hook.Snapshot) (float64, bool) { return s.CkptDuration.Seconds(), s.CkptDuration > 0 }},
+		{about{"pitcrew.train.checkpoint.size", "By", "Size of the rank's files of its last checkpoint", integer},
+			func(s *hook.Snapshot) (float64, bool) { return float64(s.CkptBytes), s.CkptBytes > 0 }},
+		{about{"pitcrew.train.nonfinite", "{value}", "Losses and gradient norms that were not finite, of those that were read", counter},
+			func(s *hook.Snapshot) (float64, bool) { return float64(s.NonFinite), s.Flags&hook.FlagSettles != 0 }},
+		memory("allocated", "Accelerator memory in use by tensors of the rank", func(s *hook.Snapshot) uint64 { return s.MemoryAllocated }),
+		memory("reserved", "Accelerator memory that the rank's allocator holds", func(s *hook.Snapshot) uint64 { return s.MemoryReserved }),
+		memory("peak", "Most accelerator memory in use by tensors of the rank so far", func(s *hook.Snapshot) uint64 { return s.MemoryPeak }),
+		{about{"pitcrew.train.memory.retries", "{retry}", "Allocations that succeeded only after the allocator's cache was emptied", counter},
+			func(s *hook.Snapshot) (float64, bool) { return float64(s.MemoryRetries), s.MemoryMono > 0 }},
 	}
-	stepMetrics = []stepMetric{
-		{"pitcrew.train.step.duration", "s", "Duration of a step", false, "", seconds(func(r *hook.Record) time.Duration { return r.Duration })},
+	// step is the last completed step: one point a step, at its end, and one a sample while none ends.
+	step = about{"pitcrew.train.step", "{step}", "Last completed step", integer}
+	// paceMetrics are final when a step ends; of steps before an agent's first sight only they are told.
+	paceMetrics = []stepMetric{
+		{about: step, value: func(_ *hook.Snapshot, r *hook.Record) (float64, bool) { return float64(r.Step), true }},
+		{about: about{"pitcrew.train.step.duration", "s", "Duration of a step", double}, value: seconds(func(r *hook.Record) time.Duration { return r.Duration })},
+	}
+	// detailMetrics may come some steps later, where a device has to be asked; they bear the time of their step's end all the same.
+	detailMetrics = []stepMetric{
 		phase("data_wait", func(r *hook.Record) time.Duration { return r.DataWait }),
 		phase("forward", func(r *hook.Record) time.Duration { return r.Forward }),
 		phase("backward", func(r *hook.Record) time.Duration { return r.Backward }),
 		phase("optimizer", func(r *hook.Record) time.Duration { return r.Optimizer }),
-		phase("communication", func(r *hook.Record) time.Duration { return r.Comm }),
-		phase("launch", func(r *hook.Record) time.Duration { return r.LaunchLatency }),
-		{"pitcrew.train.loss", "1", "Loss of a step; not a number or infinite when the loss was", false, "",
-			func(r *hook.Record) (float64, bool) { return r.Loss, r.Flags&hook.RecordLoss != 0 }},
-		{"pitcrew.train.grad_norm", "1", "Gradient norm of a step", false, "",
-			func(r *hook.Record) (float64, bool) { return r.GradNorm, r.Flags&hook.RecordGradNorm != 0 }},
-		{"pitcrew.train.memory.allocated", "By", "Accelerator memory that the rank had allocated at the end of a step", true, "",
-			func(r *hook.Record) (float64, bool) { return float64(r.MemoryAllocated), r.MemoryAllocated > 0 }},
+		{about: about{"pitcrew.train.communication.wait", "s", "Time of a step spent waiting for gradients of other ranks that no computation hid", double},
+			value: seconds(func(r *hook.Record) time.Duration { return r.Comm })},
+		{about: about{"pitcrew.train.compute.duration", "s", "Duration of a step less its wait for other ranks and, where that is measured, for data", double}, value: compute},
+		{about: about{"pitcrew.train.launch.latency", "s", "Time from issuing a step's first work to its start on the accelerator, above the least seen lately", double},
+			value: seconds(func(r *hook.Record) time.Duration { return r.LaunchLatency })},
+		{about: about{"pitcrew.train.throughput", "1/s", "Samples or tokens of the rank's step by its duration", double}, unit: true, value: throughput},
+		{about: about{"pitcrew.train.mfu", "1", "Model FLOPs of a step by what the accelerator could have done meanwhile", double}, value: mfu},
+		{about: about{"pitcrew.train.loss", "1", "Loss of a step; not a number or infinite when the loss was", double},
+			value: func(_ *hook.Snapshot, r *hook.Record) (float64, bool) { return r.Loss, r.Flags&hook.RecordLoss != 0 }},
+		{about: about{"pitcrew.train.grad_norm", "1", "Gradient norm of a step", double},
+			value: func(_ *hook.Snapshot, r *hook.Record) (float64, bool) {
+				return r.GradNorm, r.Flags&hook.RecordGradNorm != 0
+			}},
 	}
 )
 
-func seconds(of func(*hook.Record) time.Duration) func(*hook.Record) (float64, bool) {
-	return func(r *hook.Record) (float64, bool) { d := of(r); return d.Seconds(), d > 0 }
+func memory(name, text string, of func(*hook.Snapshot) uint64) stateMetric {
+	return stateMetric{about{"pitcrew.train.memory." + name, "By", text, integer},
+		func(s *hook.Snapshot) (float64, bool) { return float64(of(s)), s.MemoryMono > 0 }}
+}
+
+func seconds(of func(*hook.Record) time.Duration) func(*hook.Snapshot, *hook.Record) (float64, bool) {
+	return func(_ *hook.Snapshot, r *hook.Record) (float64, bool) { d := of(r); return d.Seconds(), d > 0 }
 }
 
 func phase(name string, of func(*hook.Record) time.Duration) stepMetric {
-	return stepMetric{"pitcrew.train.phase.duration", "s", "Time of a step spent in a phase, where the rank measures it", false, name, seconds(of)}
+	return stepMetric{about: about{"pitcrew.train.phase.duration", "s", "Time of a step spent in a phase, where the rank measures it", double}, phase: name, value: seconds(of)}
+}
+
+func compute(_ *hook.Snapshot, r *hook.Record) (float64, bool) {
+	rest := r.Duration.Seconds() - r.DataWait.Seconds() - r.Comm.Seconds()
+	return rest, r.Comm > 0 && rest > 0
+}
+
+func throughput(_ *hook.Snapshot, r *hook.Record) (float64, bool) {
+	return float64(r.Count) / r.Duration.Seconds(), r.Count > 0 && r.Duration > 0
+}
+
+// mfu is FLOPs of the model by peak FLOP/s times duration (Chowdhery et al., PaLM, 2022, appendix B); recomputation does not count.
+func mfu(s *hook.Snapshot, r *hook.Record) (float64, bool) {
+	return s.StepFLOPs / (s.PeakFLOPS * r.Duration.Seconds()), s.StepFLOPs > 0 && s.PeakFLOPS > 0 && r.Duration > 0
 }
 
 const (
@@ -73,15 +126,16 @@ const (
 	maxRecords = 64
 	// forgotten is how old the heartbeat of a rank that nobody answers for may be; then its series end.
 	forgotten = time.Minute
-	// paceMetrics is how many of stepMetrics tell a rank's pace: the duration of a step.
-	paceMetrics = 1
 )
+
+// cursor is how far a ring has been told: its pace, and the rest.
+type cursor struct{ pace, detail uint64 }
 
 // sampleEvery reads the rings of all ranks at each tick until ctx ends.
 func (r *torchReceiver) sampleEvery(ctx context.Context) {
 	t := time.NewTicker(r.cfg.Interval)
 	defer t.Stop()
-	cursors := map[*hook.Ring]uint64{}
+	cursors := map[*hook.Ring]cursor{}
 	var failing bool
 	for {
 		select {
@@ -105,10 +159,10 @@ func (r *torchReceiver) sampleEvery(ctx context.Context) {
 	}
 }
 
-// sample reads every ring once. cursors are the records read so far; the new ones hold only rings that are still there.
-func (r *torchReceiver) sample(cursors map[*hook.Ring]uint64, now time.Time) (pmetric.Metrics, map[*hook.Ring]uint64) {
-	b := newBatch(r)
-	next := make(map[*hook.Ring]uint64, len(cursors))
+// sample reads every ring once. cursors are the records told so far; the new ones hold only rings that are still there.
+func (r *torchReceiver) sample(cursors map[*hook.Ring]cursor, now time.Time) (pmetric.Metrics, map[*hook.Ring]cursor) {
+	b := newBatch(r, now)
+	next := make(map[*hook.Ring]cursor, len(cursors))
 	for _, pod := range r.fleet.Pods() {
 		for _, rank := range pod.Ranks() {
 			ring := rank.Ring()
@@ -119,27 +173,56 @@ func (r *torchReceiver) sample(cursors map[*hook.Ring]uint64, now time.Time) (pm
 			if err != nil {
 				continue // the fleet names it when its process ends or its file changes
 			}
-			since, known := cursors[ring]
-			next[ring] = s.Written
+			told, known := cursors[ring]
+			next[ring] = cursor{s.Written, s.Settled}
 			if s.Exit == hook.ExitClean || s.HeartbeatAge() > forgotten && !rank.Connected() {
 				continue
 			}
-			b.state(pod.UID(), &s, now)
-			records, err := ring.Records(&s, since, maxRecords)
+			b.state(pod.UID(), &s)
+			if !known && s.Settled > 0 {
+				// Of the steps before the first sight only the pace is news: an agent that replaces another must know it at once.
+				told.detail = s.Settled - 1
+			}
+			records, err := ring.Records(&s, min(told.pace, told.detail), maxRecords)
 			if err != nil {
 				continue
 			}
+			stepped := false
 			for i := range records {
-				// Of the steps before the first sight only the pace is news: an agent that replaces another must know it at once.
-				metrics := stepMetrics
-				if !known && i < len(records)-1 {
-					metrics = stepMetrics[:paceMetrics]
+				x := &records[i]
+				if x.Seq > told.pace {
+					b.step(pod.UID(), &s, x, paceMetrics)
+					stepped = true
 				}
-				b.step(pod.UID(), &s, &records[i], metrics, now)
+				if x.Seq > told.detail && x.Seq <= s.Settled {
+					b.step(pod.UID(), &s, x, detailMetrics)
+				}
+			}
+			if !stepped {
+				b.standing(pod.UID(), &s)
 			}
 		}
 	}
 	return b.md, next
+}
+
+// clock turns the rings' monotonic time into wall time. All values of one step bear the very same time, in whichever sample they
+// come, so that they can be joined by it; a wall clock that was set moves it.
+type clock struct {
+	mu     sync.Mutex
+	offset int64 // wall less monotonic, ns
+}
+
+// clockStep is how far the two clocks may drift apart before the offset is taken anew.
+const clockStep = 50 * time.Millisecond
+
+func (c *clock) at(now time.Time, nowMono, mono uint64) pcommon.Timestamp {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if fresh := now.UnixNano() - int64(nowMono); c.offset == 0 || time.Duration(fresh-c.offset).Abs() > clockStep {
+		c.offset = fresh
+	}
+	return pcommon.Timestamp(max(c.offset+int64(min(mono, nowMono)), 0)) // no step ends in the future
 }
 
 // batch builds one export: one metric for each name, one point for each rank.
@@ -147,10 +230,12 @@ type batch struct {
 	md     pmetric.Metrics
 	scope  pmetric.ScopeMetrics
 	points map[string]pmetric.NumberDataPointSlice
+	clock  *clock
+	now    time.Time
 }
 
-func newBatch(r *torchReceiver) *batch {
-	b := &batch{md: pmetric.NewMetrics(), points: make(map[string]pmetric.NumberDataPointSlice, len(stateMetrics)+len(stepMetrics))}
+func newBatch(r *torchReceiver, now time.Time) *batch {
+	b := &batch{md: pmetric.NewMetrics(), points: make(map[string]pmetric.NumberDataPointSlice, len(stateMetrics)+len(detailMetrics)), clock: &r.clock, now: now}
 	rm := b.md.ResourceMetrics().AppendEmpty()
 	r.resource(rm.Resource())
 	b.scope = rm.ScopeMetrics().AppendEmpty()
@@ -158,63 +243,79 @@ func newBatch(r *torchReceiver) *batch {
 	return b
 }
 
-func (b *batch) point(name, unit, about string) pmetric.NumberDataPoint {
-	ps, ok := b.points[name]
+func (b *batch) point(m *about) pmetric.NumberDataPoint {
+	ps, ok := b.points[m.name]
 	if !ok {
-		m := b.scope.Metrics().AppendEmpty()
-		m.SetName(name)
-		m.SetUnit(unit)
-		m.SetDescription(about)
-		ps = m.SetEmptyGauge().DataPoints()
-		b.points[name] = ps
+		p := b.scope.Metrics().AppendEmpty()
+		p.SetName(m.name)
+		p.SetUnit(m.unit)
+		p.SetDescription(m.text)
+		if m.kind.sum {
+			sum := p.SetEmptySum()
+			sum.SetIsMonotonic(true)
+			sum.SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+			ps = sum.DataPoints()
+		} else {
+			ps = p.SetEmptyGauge().DataPoints()
+		}
+		b.points[m.name] = ps
 	}
 	return ps.AppendEmpty()
 }
 
-func set(p pmetric.NumberDataPoint, integer bool, v float64) {
-	if integer {
+// put adds a point of a rank's process. The process's number is not among its attributes: it changes nothing but the number of series.
+func (b *batch) put(m *about, pod string, s *hook.Snapshot, at pcommon.Timestamp, v float64) pmetric.NumberDataPoint {
+	p := b.point(m)
+	p.SetTimestamp(at)
+	if m.kind.sum && !s.StartUnix.IsZero() {
+		p.SetStartTimestamp(pcommon.NewTimestampFromTime(s.StartUnix))
+	}
+	if m.kind.integer {
 		p.SetIntValue(int64(min(v, 1<<62)))
 	} else {
 		p.SetDoubleValue(v)
 	}
-}
-
-// label sets what tells one rank's series from another's. The process's number is not among it: it changes nothing but the
-// number of series.
-func label(a pcommon.Map, pod string, s *hook.Snapshot) {
 	id := s.Identity
 	id.PID = 0
-	putIdentity(a, pod, id, s.GPUUUID)
+	putIdentity(p.Attributes(), pod, id, s.GPUUUID)
+	return p
 }
 
-func (b *batch) state(pod string, s *hook.Snapshot, now time.Time) {
+func (b *batch) state(pod string, s *hook.Snapshot) {
 	for i := range stateMetrics {
 		m := &stateMetrics[i]
-		v, known := m.value(s)
-		if !known {
-			continue
+		if v, known := m.value(s); known {
+			b.put(&m.about, pod, s, pcommon.NewTimestampFromTime(b.now), v)
 		}
-		p := b.point(m.name, m.unit, m.about)
-		p.SetTimestamp(pcommon.NewTimestampFromTime(now))
-		set(p, m.integer, v)
-		label(p.Attributes(), pod, s)
 	}
 }
 
-func (b *batch) step(pod string, s *hook.Snapshot, r *hook.Record, metrics []stepMetric, now time.Time) {
-	at := pcommon.NewTimestampFromTime(now.Add(-s.Age(r.EndMono)))
+// standing says the last step again, while none has ended.
+func (b *batch) standing(pod string, s *hook.Snapshot) {
+	b.put(&step, pod, s, pcommon.NewTimestampFromTime(b.now), float64(s.Step))
+}
+
+func (b *batch) step(pod string, s *hook.Snapshot, r *hook.Record, metrics []stepMetric) {
+	at := b.clock.at(b.now, s.NowMono, r.EndMono)
 	for i := range metrics {
 		m := &metrics[i]
-		v, known := m.value(r)
+		v, known := m.value(s, r)
 		if !known {
 			continue
 		}
-		p := b.point(m.name, m.unit, m.about)
-		p.SetTimestamp(at)
-		set(p, m.integer, v)
-		label(p.Attributes(), pod, s)
+		p := b.put(&m.about, pod, s, at, v)
 		if m.phase != "" {
 			p.Attributes().PutStr("pitcrew.phase", m.phase)
 		}
+		if m.unit {
+			p.Attributes().PutStr("pitcrew.unit", unitOf(s))
+		}
 	}
+}
+
+func unitOf(s *hook.Snapshot) string {
+	if s.Flags&hook.FlagTokens != 0 {
+		return "tokens"
+	}
+	return "samples"
 }

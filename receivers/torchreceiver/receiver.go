@@ -30,6 +30,7 @@ type torchReceiver struct {
 	refused metric.Int64Counter
 	forget  func()
 	bootID  string
+	clock   clock
 
 	metrics consumer.Metrics // nil: in no such pipeline
 	logs    consumer.Logs

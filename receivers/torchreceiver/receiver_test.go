@@ -131,7 +131,11 @@ func points(s *consumertest.MetricsSink) map[string][]pmetric.NumberDataPoint {
 		for _, rm := range md.ResourceMetrics().All() {
 			for _, sm := range rm.ScopeMetrics().All() {
 				for _, m := range sm.Metrics().All() {
-					for _, p := range m.Gauge().DataPoints().All() {
+					ps := m.Sum().DataPoints
+					if m.Type() == pmetric.MetricTypeGauge {
+						ps = m.Gauge().DataPoints
+					}
+					for _, p := range ps().All() {
 						out[m.Name()] = append(out[m.Name()], p)
 					}
 				}
@@ -252,9 +256,13 @@ func TestOfStepsFromBeforeThisAgentOnlyThePaceIsTold(t *testing.T) {
 	if n := len(got["pitcrew.train.loss"]); n != 1 {
 		t.Errorf("the losses of %d of 10 old steps were told, want the last", n)
 	}
-	for _, p := range got["pitcrew.train.step.duration"] {
-		if p.Timestamp() > got["pitcrew.train.step"][0].Timestamp() {
-			t.Error("an old step bears the time of the sample, not its own")
+	at := map[pcommon.Timestamp]int64{}
+	for _, p := range got["pitcrew.train.step"] {
+		at[p.Timestamp()] = p.IntValue()
+	}
+	for i, p := range got["pitcrew.train.step.duration"] {
+		if at[p.Timestamp()] != int64(i+1) {
+			t.Errorf("the duration of step %d is of the time of step %d", i+1, at[p.Timestamp()])
 		}
 	}
 }
