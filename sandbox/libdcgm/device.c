@@ -6,6 +6,7 @@
 
 static unsigned health_on[STUB_MAX_GPUS];
 static unsigned health_primed; /* GPUs whose first check has been made */
+static unsigned switch_health; /* of a group that has switches */
 
 API dcgmReturn_t dcgmInit(void)
 {
@@ -141,6 +142,19 @@ API dcgmReturn_t dcgmGetAllSupportedDevices(dcgmHandle_t h, unsigned int ids[DCG
     return leave(DCGM_ST_OK);
 }
 
+static dcgmReturn_t entities_of(dcgm_field_entity_group_t eg, dcgm_field_eid_t *ids, int *count)
+{
+    int n = 0;
+    for (dcgm_field_eid_t id = 0; id < DCGM_MAX_INSTANCES; id++)
+        if (entity_exists(M, eg, id)) {
+            if (n == *count)
+                return DCGM_ST_INSUFFICIENT_SIZE;
+            ids[n++] = id;
+        }
+    *count = n;
+    return DCGM_ST_OK;
+}
+
 API dcgmReturn_t dcgmGetEntityGroupEntities(dcgmHandle_t h, dcgm_field_entity_group_t eg, dcgm_field_eid_t *ids, int *count,
                                             unsigned int flags)
 {
@@ -149,7 +163,9 @@ API dcgmReturn_t dcgmGetEntityGroupEntities(dcgmHandle_t h, dcgm_field_entity_gr
     ENTER(h);
     if (!ids || !count)
         return leave(DCGM_ST_BADPARAM);
-    n = eg == DCGM_FE_GPU ? devices(all, (flags & DCGM_GEGE_FLAG_ONLY_SUPPORTED) != 0) : 0;
+    if (eg != DCGM_FE_GPU)
+        return leave(entities_of(eg, ids, count));
+    n = devices(all, (flags & DCGM_GEGE_FLAG_ONLY_SUPPORTED) != 0);
     if (n > *count) {
         *count = n;
         return leave(DCGM_ST_INSUFFICIENT_SIZE);
@@ -219,8 +235,8 @@ API dcgmReturn_t dcgmGetDeviceTopology(dcgmHandle_t h, unsigned int gpu, dcgmDev
     for (int i = 0; i < M->ngpus; i++)
         if (is_gpu((unsigned)i) && i != (int)gpu) { /* all-to-all through NVSwitch, as in an HGX baseboard */
             out->gpuPaths[out->numGpus].gpuId = (unsigned)i;
-            out->gpuPaths[out->numGpus].path = DCGM_TOPOLOGY_SYSTEM | DCGM_TOPOLOGY_NVLINK18;
-            out->gpuPaths[out->numGpus++].localNvLinkIds = (1u << 18) - 1;
+            out->gpuPaths[out->numGpus].path = M->path[gpu][i] ? M->path[gpu][i] : DCGM_TOPOLOGY_SYSTEM | DCGM_TOPOLOGY_NVLINK18;
+            out->gpuPaths[out->numGpus++].localNvLinkIds = M->path[gpu][i] ? 0 : (1u << 18) - 1;
         }
     return leave(DCGM_ST_OK);
 }
@@ -241,6 +257,15 @@ API dcgmReturn_t dcgmGetNvLinkLinkStatus(dcgmHandle_t h, dcgmNvLinkStatus_v5 *ou
         for (int l = 0; l < STUB_MAX_LINKS; l++)
             out->gpus[out->numGpus].linkState[l] = (dcgmNvLinkLinkState_t)M->gpus[i].nvlink[l];
         out->numGpus++;
+    }
+    for (int i = 0; i < M->nswitches; i++) {
+        dcgmNvLinkNvSwitchLinkStatus_t *to = &out->nvSwitches[out->numNvSwitches];
+        if (!M->switches[i].present)
+            continue;
+        to->entityId = (unsigned)i;
+        for (int l = 0; l < DCGM_NVLINK_MAX_LINKS_PER_NVSWITCH; l++)
+            to->linkState[l] = l < STUB_SWITCH_LINKS ? (dcgmNvLinkLinkState_t)M->switches[i].link[l] : DcgmNvLinkLinkStateNotSupported;
+        out->numNvSwitches++;
     }
     return leave(DCGM_ST_OK);
 }
@@ -271,6 +296,8 @@ API dcgmReturn_t dcgmHealthSet(dcgmHandle_t h, dcgmGpuGrp_t g, dcgmHealthSystems
     for (int i = 0; i < STUB_MAX_GPUS; i++)
         if (mask >> i & 1)
             health_on[i] = (unsigned)systems;
+    if (group_has(g, DCGM_FE_SWITCH))
+        switch_health = (unsigned)systems;
     health_primed &= ~mask;
     return leave(r);
 }
@@ -308,14 +335,18 @@ API dcgmReturn_t dcgmHealthCheck(dcgmHandle_t h, dcgmGpuGrp_t g, dcgmHealthRespo
     for (int i = 0; i < M->nincidents; i++) {
         const struct incident *in = &M->incidents[i];
         dcgmIncidentInfo_t *to = &out->incidents[out->incidentCount];
-        if (!(mask & primed) || !((mask & primed) >> in->gpu & 1) || !(health_on[in->gpu] & in->system) || !is_gpu((unsigned)in->gpu))
+        if (in->eg == DCGM_FE_SWITCH) {
+            if (!(mask & primed) || !(switch_health & in->system) || !entity_exists(M, in->eg, (unsigned)in->id))
+                continue;
+        } else if (!(mask & primed) || !((mask & primed) >> in->id & 1) || !(health_on[in->id] & in->system) || !is_gpu((unsigned)in->id)) {
             continue;
+        }
         to->system = (dcgmHealthSystems_t)in->system;
         to->health = (dcgmHealthWatchResults_t)in->result;
         to->error.code = in->code;
         snprintf(to->error.msg, sizeof to->error.msg, "%s", in->msg);
-        to->entityInfo.entityGroupId = DCGM_FE_GPU;
-        to->entityInfo.entityId = (unsigned)in->gpu;
+        to->entityInfo.entityGroupId = in->eg;
+        to->entityInfo.entityId = (unsigned)in->id;
         out->incidentCount++;
         if (in->result > (unsigned)out->overallHealth)
             out->overallHealth = (dcgmHealthWatchResults_t)in->result;
@@ -325,15 +356,19 @@ API dcgmReturn_t dcgmHealthCheck(dcgmHandle_t h, dcgmGpuGrp_t g, dcgmHealthRespo
 
 API dcgmReturn_t dcgmProfGetSupportedMetricGroups(dcgmHandle_t h, dcgmProfGetMetricGroups_t *out)
 {
-    static const unsigned short ids[] = {1001, 1002, 1003, 1004, 1005, 1009, 1010, 1011, 1012};
     ENTER(h);
     if (!out || !is_gpu(out->gpuId))
         return leave(DCGM_ST_BADPARAM);
     if (out->version != dcgmProfGetMetricGroups_version3)
         return leave(DCGM_ST_VER_MISMATCH);
-    out->numMetricGroups = 1;
-    out->metricGroups[0].majorId = out->metricGroups[0].minorId = 0;
-    out->metricGroups[0].numFieldIds = sizeof ids / sizeof ids[0];
-    memcpy(out->metricGroups[0].fieldIds, ids, sizeof ids);
+    if (!M->ngroups)
+        return leave(DCGM_ST_PROFILING_NOT_SUPPORTED);
+    out->numMetricGroups = (unsigned)M->ngroups;
+    for (int i = 0; i < M->ngroups; i++) {
+        out->metricGroups[i].majorId = (unsigned short)M->groups[i].major;
+        out->metricGroups[i].minorId = (unsigned short)M->groups[i].minor;
+        out->metricGroups[i].numFieldIds = (unsigned)M->groups[i].n;
+        memcpy(out->metricGroups[i].fieldIds, M->groups[i].ids, (size_t)M->groups[i].n * sizeof M->groups[i].ids[0]);
+    }
     return leave(DCGM_ST_OK);
 }

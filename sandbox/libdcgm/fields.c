@@ -53,6 +53,8 @@ static const struct field_row rows[] = {
     {202, I, GPU, "pcie_replay_counter", SIG_CONST, 0, 0},
     {203, I, GPU, "gpu_utilization", SIG_NOISE, 97, 3},
     {204, I, GPU, "mem_copy_utilization", SIG_NOISE, 61, 8},
+    {206, I, GPU, "enc_utilization", SIG_CONST, 0, 0},
+    {207, I, GPU, "dec_utilization", SIG_CONST, 0, 0},
     {230, I, GPU, "xid_errors", SIG_CONST, 0, 0},
     {235, I, GPU, "pcie_max_link_gen", SIG_CONST, 5, 0},
     {236, I, GPU, "pcie_max_link_width", SIG_CONST, 16, 0},
@@ -90,6 +92,28 @@ static const struct field_row rows[] = {
     {429, I, GPU, "nvlink_replay_error_total", SIG_CONST, 0, 0},
     {439, I, GPU, "nvlink_recovery_error_total", SIG_CONST, 0, 0},
     {449, I, GPU, "nvlink_bandwidth_total", SIG_NOISE, 182000, 9000},
+    {497, I, DCGM_FE_LINK, "nvlink_error_dl_crc", SIG_CONST, 0, 0},
+    {498, I, DCGM_FE_LINK, "nvlink_error_dl_recovery", SIG_CONST, 0, 0},
+    {499, I, DCGM_FE_LINK, "nvlink_error_dl_replay", SIG_CONST, 0, 0},
+    {526, I, GPU, "vgpu_license_status", SIG_CONST, 0, 0},
+    {701, I, DCGM_FE_SWITCH, "nvswitch_voltage_mvolt", SIG_CONST, 890, 0},
+    {780, I, DCGM_FE_LINK, "nvswitch_link_throughput_tx", SIG_RAMP, 0, 4.1e6},
+    {782, I, DCGM_FE_LINK, "nvswitch_link_fatal_errors", SIG_CONST, 0, 0},
+    {783, I, DCGM_FE_LINK, "nvswitch_link_non_fatal_errors", SIG_CONST, 0, 0},
+    {784, I, DCGM_FE_LINK, "nvswitch_link_replay_errors", SIG_CONST, 0, 0},
+    {785, I, DCGM_FE_LINK, "nvswitch_link_recovery_errors", SIG_CONST, 0, 0},
+    {787, I, DCGM_FE_LINK, "nvswitch_link_crc_errors", SIG_CONST, 0, 0},
+    {788, I, DCGM_FE_LINK, "nvswitch_link_ecc_errors", SIG_CONST, 0, 0},
+    {856, I, DCGM_FE_SWITCH, "nvswitch_fatal_error", SIG_CONST, 0, 0},
+    {857, I, DCGM_FE_SWITCH, "nvswitch_non_fatal_error", SIG_CONST, 0, 0},
+    {858, I, DCGM_FE_SWITCH, "nvswitch_temperature_current", SIG_NOISE, 44, 1},
+    {864, I, DCGM_FE_SWITCH, "nvswitch_reset_required", SIG_CONST, 0, 0},
+    {866, I, DCGM_FE_SWITCH, "nvswitch_pcie_domain", SIG_CONST, 0, 0},
+    {867, I, DCGM_FE_SWITCH, "nvswitch_pcie_bus", SIG_CONST, 0, 0},
+    {868, I, DCGM_FE_SWITCH, "nvswitch_pcie_device", SIG_CONST, 0, 0},
+    {869, I, DCGM_FE_SWITCH, "nvswitch_pcie_function", SIG_CONST, 0, 0},
+    {870, I, DCGM_FE_LINK, "nvswitch_link_status", SIG_CONST, 0, 0},
+    {878, S, DCGM_FE_SWITCH, "nvswitch_device_uuid", SIG_STRING, 0, 0},
     {1001, D, GPU, "gr_engine_active", SIG_NOISE, 0.97, 0.02},
     {1002, D, GPU, "sm_active", SIG_NOISE, 0.83, 0.04},
     {1003, D, GPU, "sm_occupancy", SIG_NOISE, 0.31, 0.03},
@@ -201,6 +225,19 @@ static int answering(const struct model *m)
     return n;
 }
 
+struct reading read_signal(const struct model *m, const struct sig *s, char type, int salt, int64_t t)
+{
+    static const int status[] = {DCGM_ST_NO_DATA, DCGM_ST_NO_DATA, DCGM_ST_NOT_SUPPORTED, DCGM_ST_NO_PERMISSION};
+    struct reading r = {.type = type, .status = DCGM_ST_OK, .ts = t};
+    if (s->kind == SIG_BLANK)
+        return blank_reading(type, status[s->blank & 3], s->blank, t);
+    if (s->kind == SIG_STRING)
+        r.str = s->str;
+    r.dbl = eval(m, s, salt, t);
+    r.i64 = (int64_t)floor(r.dbl);
+    return r;
+}
+
 struct reading read_driver(const struct model *m, int gpu, unsigned short field, int64_t t)
 {
     char type = field_type(m, gpu, field);
@@ -230,32 +267,27 @@ struct reading read_driver(const struct model *m, int gpu, unsigned short field,
     s = sig_of(m, gpu, field);
     if (!s)
         return blank_reading(type, field_row(field) ? DCGM_ST_NOT_SUPPORTED : DCGM_ST_UNKNOWN_FIELD, 2, t);
-    if (s->kind == SIG_BLANK) {
-        static const int status[] = {DCGM_ST_NO_DATA, DCGM_ST_NO_DATA, DCGM_ST_NOT_SUPPORTED, DCGM_ST_NO_PERMISSION};
-        return blank_reading(type, status[s->blank & 3], s->blank, t);
-    }
-    if (s->kind == SIG_STRING)
-        r.str = s->str;
-    r.dbl = eval(m, s, gpu, t);
-    r.i64 = (int64_t)floor(r.dbl);
-    return r;
+    return read_signal(m, s, type, gpu, t);
 }
 
+/* One link of a GPU; those of a switch are entities.c's. */
 struct reading read_link(const struct model *m, dcgm_field_eid_t raw, unsigned short field, int64_t t)
 {
     dcgm_link_t link;
     struct reading r = {.type = DCGM_FT_INT64, .status = DCGM_ST_OK, .ts = t};
     link.raw = raw;
+    if (link.parsed.type == DCGM_FE_SWITCH)
+        return read_entity(m, DCGM_FE_LINK, raw, field, t);
     if (link.parsed.type != DCGM_FE_GPU || (int)link.parsed.gpuId >= m->ngpus || link.parsed.index >= STUB_MAX_LINKS ||
         !m->gpus[link.parsed.gpuId].present)
         return blank_reading(DCGM_FT_INT64, DCGM_ST_BADPARAM, 1, t);
     if (m->gpus[link.parsed.gpuId].status == DcgmEntityStatusLost)
         return blank_reading(DCGM_FT_INT64, DCGM_ST_GPU_IS_LOST, 0, t);
-    if (field != 1508)
+    if (m->gpus[link.parsed.gpuId].nvlink[link.parsed.index] == DcgmNvLinkLinkStateNotSupported)
         return blank_reading(DCGM_FT_INT64, DCGM_ST_NOT_SUPPORTED, 2, t);
-    switch (m->gpus[link.parsed.gpuId].nvlink[link.parsed.index]) {
-    case DcgmNvLinkLinkStateUp: r.i64 = 1; return r;
-    case DcgmNvLinkLinkStateNotSupported: return blank_reading(DCGM_FT_INT64, DCGM_ST_NOT_SUPPORTED, 2, t);
-    default: r.i64 = 0; return r;
+    switch (field) {
+    case 1508: r.i64 = m->gpus[link.parsed.gpuId].nvlink[link.parsed.index] == DcgmNvLinkLinkStateUp; return r;
+    case 497: case 498: case 499: return r; /* errors of a healthy link */
+    default: return blank_reading(DCGM_FT_INT64, DCGM_ST_NOT_SUPPORTED, 2, t);
     }
 }

@@ -60,6 +60,17 @@ unsigned group_gpu_mask(dcgmGpuGrp_t id, dcgmReturn_t *r)
     return mask;
 }
 
+int group_has(dcgmGpuGrp_t id, dcgm_field_entity_group_t eg)
+{
+    static dcgmGroupEntityPair_t e[DCGM_GROUP_MAX_ENTITIES_V2]; /* under the lock */
+    unsigned n;
+    int has = 0;
+    group_members(id, e, &n);
+    for (unsigned i = 0; i < n; i++)
+        has |= e[i].entityGroupId == eg;
+    return has;
+}
+
 API dcgmReturn_t dcgmGroupCreate(dcgmHandle_t h, dcgmGroupType_t type, const char *name, dcgmGpuGrp_t *out)
 {
     ENTER(h);
@@ -98,7 +109,7 @@ static dcgmReturn_t add(dcgmGpuGrp_t id, dcgm_field_entity_group_t eg, dcgm_fiel
         return DCGM_ST_NOT_CONFIGURED;
     if (eg == DCGM_FE_GPU && ((int)e >= M->ngpus || !M->gpus[e].present))
         return DCGM_ST_BADPARAM;
-    if (eg != DCGM_FE_GPU && eg != DCGM_FE_LINK)
+    if (eg != DCGM_FE_GPU && eg != DCGM_FE_LINK && !entity_exists(M, eg, e))
         return DCGM_ST_BADPARAM;
     for (unsigned i = 0; i < g->n; i++)
         if (g->e[i].entityGroupId == eg && g->e[i].entityId == e)

@@ -8,7 +8,7 @@
 
 #include "script.h"
 
-#define MAX_WORDS 16
+#define MAX_WORDS 24
 
 int bad(struct parser *p, const char *fmt, ...)
 {
@@ -107,7 +107,7 @@ static void gpu_defaults(struct model *m, int i)
         g->nvlink[l] = l < 18 ? DcgmNvLinkLinkStateUp : DcgmNvLinkLinkStateNotSupported;
     for (int k = 0; k < n; k++) {
         struct sig s = {.field = rows[k].id, .kind = rows[k].kind, .a = rows[k].a, .b = rows[k].b, .max = 1e300};
-        if (rows[k].type == DCGM_FT_STRING || rows[k].level == DCGM_FE_LINK)
+        if (rows[k].type == DCGM_FT_STRING || rows[k].level == DCGM_FE_LINK || rows[k].level == DCGM_FE_SWITCH)
             continue;
         if (s.kind == SIG_BLANK)
             s.blank = (int)s.a;
@@ -152,55 +152,69 @@ static int do_gpu(struct parser *p, char **w, int n)
     return 0;
 }
 
-static int do_field(struct parser *p, char **w, int n)
+/* The signal after "field TARGET": an id, a kind, its numbers and options. */
+int parse_signal(struct parser *p, char **w, int n, struct sig *s)
 {
-    struct sig s = {.max = 1e300, .since_us = p->m->origin_us};
-    int lo, hi, k = 4;
+    int k = 4;
     double id;
-    if (range(p, w[1], &lo, &hi) || number(p, w[2], &id))
+    *s = (struct sig){.max = 1e300, .since_us = p->m->origin_us};
+    if (number(p, w[2], &id))
         return -1;
     if (id < 1 || id >= STUB_MAX_FIELD)
         return bad(p, "field %s is out of range", w[2]);
-    s.field = (unsigned short)id;
+    s->field = (unsigned short)id;
     if (!strcmp(w[3], "blank")) {
         static const char *names[] = {"blank", "notfound", "notsupported", "noperm"};
-        s.kind = SIG_BLANK;
+        s->kind = SIG_BLANK;
         for (int i = 0; n > 4 && i < 4; i++)
             if (!strcmp(w[4], names[i]))
-                s.blank = i;
+                s->blank = i;
         k = n;
     } else if (!strcmp(w[3], "string")) {
         if (n < 5)
             return bad(p, "string needs a text");
-        s.kind = SIG_STRING;
-        copy(s.str, w[4]);
+        s->kind = SIG_STRING;
+        copy(s->str, w[4]);
         k = n;
     } else {
         int two = 1;
         if (!strcmp(w[3], "const"))
-            s.kind = SIG_CONST, two = 0;
+            s->kind = SIG_CONST, two = 0;
         else if (!strcmp(w[3], "ramp") || !strcmp(w[3], "counter"))
-            s.kind = SIG_RAMP;
+            s->kind = SIG_RAMP;
         else if (!strcmp(w[3], "noise"))
-            s.kind = SIG_NOISE;
+            s->kind = SIG_NOISE;
         else
             return bad(p, "unknown signal \"%s\" (const, ramp, counter, noise, blank, string)", w[3]);
         if (n < 5 + two)
             return bad(p, "%s needs %d numbers", w[3], 1 + two);
-        if (number(p, w[4], &s.a) || (two && number(p, w[5], &s.b)))
+        if (number(p, w[4], &s->a) || (two && number(p, w[5], &s->b)))
             return -1;
         k = 5 + two;
     }
     for (; k < n; k++) {
         double d;
         if (!strncmp(w[k], "max=", 4) && !number(p, w[k] + 4, &d))
-            s.max = d;
+            s->max = d;
         else if (!strncmp(w[k], "since=", 6) && !number(p, w[k] + 6, &d))
-            s.since_us = (int64_t)(d * 1e6);
+            s->since_us = (int64_t)(d * 1e6);
         else
             return bad(p, "unknown option \"%s\" (max=, since=)", w[k]);
     }
-    for (int i = lo; i < hi; i++)
+    return 0;
+}
+
+static int do_field(struct parser *p, char **w, int n)
+{
+    struct sig s;
+    struct target to;
+    if (target(p, w[1], &to) || parse_signal(p, w, n, &s))
+        return -1;
+    if (to.eg != DCGM_FE_GPU) {
+        put_entity_signal(p->m, &to, &s);
+        return 0;
+    }
+    for (int i = to.lo; i < to.hi; i++)
         put_signal(p->m, i, &s);
     return 0;
 }
@@ -233,11 +247,19 @@ static int do_status(struct parser *p, char **w, int n)
 static int do_nvlink(struct parser *p, char **w, int n)
 {
     static const char *states[] = {"notsupported", "disabled", "down", "up"};
-    int lo, hi, from = 0, to = STUB_MAX_LINKS, st = -1;
+    int from = 0, to = STUB_MAX_LINKS, st = -1;
+    struct target at;
     double d;
     (void)n;
-    if (range(p, w[1], &lo, &hi))
+    if (target(p, w[1], &at))
         return -1;
+    for (int k = 0; k < 4; k++)
+        if (!strcmp(states[k], w[3]))
+            st = k;
+    if (st < 0)
+        return bad(p, "unknown link state \"%s\" (up, down, disabled, notsupported)", w[3]);
+    if (at.eg != DCGM_FE_GPU)
+        return do_switch_link(p, &at, w[2], st);
     if (strcmp(w[2], "*")) {
         if (number(p, w[2], &d))
             return -1;
@@ -246,12 +268,7 @@ static int do_nvlink(struct parser *p, char **w, int n)
         from = (int)d;
         to = from + 1;
     }
-    for (int k = 0; k < 4; k++)
-        if (!strcmp(states[k], w[3]))
-            st = k;
-    if (st < 0)
-        return bad(p, "unknown link state \"%s\" (up, down, disabled, notsupported)", w[3]);
-    for (int i = lo; i < hi; i++)
+    for (int i = at.lo; i < at.hi; i++)
         for (int l = from; l < to; l++)
             p->m->gpus[i].nvlink[l] = st;
     return 0;
@@ -315,7 +332,8 @@ static const struct word {
     {"gpus", 2, do_gpus},     {"gpu", 4, do_gpu},         {"field", 4, do_field},  {"lost", 2, do_status},   {"gone", 2, do_status},
     {"status", 3, do_status}, {"xid", 3, do_event},       {"violation", 4, do_event}, {"health", 4, do_health}, {"nvlink", 4, do_nvlink},
     {"hang", 3, do_rule},     {"fail", 3, do_rule},       {"driver", 2, do_setting}, {"version", 2, do_setting}, {"engine", 2, do_setting},
-    {"seed", 2, do_setting},  {"restart", 2, do_setting}, {"origin", 2, do_setting},
+    {"seed", 2, do_setting},  {"restart", 2, do_setting}, {"origin", 2, do_setting}, {"mig", 5, do_mig},      {"switches", 2, do_switches},
+    {"switch", 3, do_switch}, {"profiling", 2, do_profiling}, {"path", 4, do_path},
 };
 
 static int parse_line(struct parser *p, char *text)
@@ -335,8 +353,10 @@ static int parse_line(struct parser *p, char *text)
 
 void model_free(struct model *m)
 {
-    if (m)
+    if (m) {
         free(m->sigs);
+        free(m->esigs);
+    }
     free(m);
 }
 
@@ -351,6 +371,8 @@ struct model *model_load(const char *path, int64_t origin_us, char *err, int err
     p.m = m;
     m->origin_us = origin_us;
     m->seed = 1;
+    m->groups[0] = (struct metric_group){.n = 9, .ids = {1001, 1002, 1003, 1004, 1005, 1009, 1010, 1011, 1012}};
+    m->ngroups = 1;
     copy(m->driver, "570.124.06");
     copy(m->version, "4.6.1");
     if (!path) { /* no script: a healthy node */

@@ -67,13 +67,16 @@ int do_event(struct parser *p, char **w, int n)
 
 int do_health(struct parser *p, char **w, int n)
 {
-    static const char *systems[] = {"pcie", "nvlink", "pmu", "mcu", "mem", "sm", "inforom", "thermal", "power", "driver"};
-    int lo, hi;
+    static const char *systems[] = {"pcie",    "nvlink", "pmu",    "mcu",              "mem",           "sm",
+                                    "inforom", "thermal", "power", "driver", "nvswitch_nonfatal", "nvswitch_fatal"};
+    struct target to;
     double code = 0;
     struct incident in = {0};
-    if (range(p, w[1], &lo, &hi))
+    if (target(p, w[1], &to))
         return -1;
-    for (unsigned k = 0; k < 10; k++)
+    if (to.eg != DCGM_FE_GPU && to.eg != DCGM_FE_SWITCH)
+        return bad(p, "health is of a GPU or a switch, not \"%s\"", w[1]);
+    for (unsigned k = 0; k < sizeof systems / sizeof systems[0]; k++)
         if (!strcmp(systems[k], w[2]))
             in.system = 1u << k;
     if (!in.system)
@@ -86,8 +89,11 @@ int do_health(struct parser *p, char **w, int n)
     in.code = (unsigned)code;
     if (n > 5)
         snprintf(in.msg, sizeof in.msg, "%s", w[5]);
-    for (int i = lo; i < hi && p->m->nincidents < STUB_MAX_INCIDENTS; i++) {
-        in.gpu = i;
+    in.eg = to.eg;
+    if (to.eg == DCGM_FE_SWITCH)
+        to.lo = (int)to.id, to.hi = to.lo + 1;
+    for (int i = to.lo; i < to.hi && p->m->nincidents < STUB_MAX_INCIDENTS; i++) {
+        in.id = i;
         p->m->incidents[p->m->nincidents++] = in;
     }
     return 0;

@@ -22,6 +22,9 @@
 #define STUB_MAX_RULES 64
 #define STUB_MAX_INCIDENTS 128
 #define STUB_MAX_EVENTS 4096
+#define STUB_MAX_SWITCHES DCGM_MAX_NUM_SWITCHES
+#define STUB_SWITCH_LINKS 64 /* an NVSwitch of an HGX H100 board; the struct has room for more */
+#define STUB_MAX_GROUPS DCGM_PROF_MAX_NUM_GROUPS_V2 /* of profiling metrics */
 
 #define API __attribute__((visibility("default")))
 
@@ -55,6 +58,38 @@ struct gpu {
     short index[STUB_MAX_FIELD]; /* 1 + position in model.sigs, 0 none */
 };
 
+/* A MIG GPU instance with its compute instances. Entity ids are as DCGM gives them: 8 for each GPU, in order of creation. */
+struct compute {
+    int ci;
+    char uuid[STUB_STR]; /* MIG-...; empty where the engine does not tell */
+};
+
+struct instance {
+    dcgm_field_eid_t id;
+    int gpu, gi, slices, ncompute;
+    char profile[STUB_STR];
+    struct compute compute[DCGM_MAX_COMPUTE_INSTANCES_PER_GPU];
+};
+
+struct nvswitch {
+    int present;
+    char uuid[STUB_STR], pci[STUB_STR];
+    int link[STUB_SWITCH_LINKS]; /* dcgmNvLinkLinkState_t */
+};
+
+/* A signal of an entity that is no GPU: an instance, a switch, or a link of either. */
+struct entity_sig {
+    dcgm_field_entity_group_t eg;
+    dcgm_field_eid_t id;
+    struct sig sig;
+};
+
+/* Profiling metrics that can be watched together; two groups of one major cannot. */
+struct metric_group {
+    int major, minor, n;
+    unsigned short ids[DCGM_PROF_MAX_FIELD_IDS_PER_GROUP_V2];
+};
+
 struct event {
     uint64_t key; /* identity: delivered once per process */
     int gpu;
@@ -69,7 +104,8 @@ struct rule {
 };
 
 struct incident {
-    int gpu;
+    dcgm_field_entity_group_t eg;
+    int id;
     unsigned system, result, code;
     char msg[STUB_STR * 2];
 };
@@ -85,6 +121,15 @@ struct model {
     int nrules;
     struct incident incidents[STUB_MAX_INCIDENTS];
     int nincidents;
+    struct instance instances[DCGM_MAX_INSTANCES];
+    int ninstances;
+    struct nvswitch switches[STUB_MAX_SWITCHES];
+    int nswitches;
+    struct entity_sig *esigs;
+    int nesigs, capesigs;
+    struct metric_group groups[STUB_MAX_GROUPS];
+    int ngroups, groups_given, profiling_busy;
+    uint64_t path[STUB_MAX_GPUS][STUB_MAX_GPUS]; /* dcgmGpuTopologyLevel_t; 0 the default */
     char driver[STUB_STR], version[STUB_STR];
     int down;       /* the host engine does not answer */
     long restart;   /* changes when it was restarted */
@@ -111,8 +156,16 @@ struct reading {
 };
 struct reading read_driver(const struct model *m, int gpu, unsigned short field, int64_t t);
 struct reading read_link(const struct model *m, dcgm_field_eid_t raw, unsigned short field, int64_t t);
+struct reading read_signal(const struct model *m, const struct sig *s, char type, int salt, int64_t t);
 struct reading blank_reading(char type, int status, int which, int64_t t);
 char field_type(const struct model *m, int gpu, unsigned short field);
+
+/* entities.c: MIG instances, NVSwitches and the links of a switch. */
+const struct instance *instance_of(const struct model *m, dcgm_field_eid_t id);
+struct reading read_entity(const struct model *m, dcgm_field_entity_group_t eg, dcgm_field_eid_t id, unsigned short field, int64_t t);
+int entity_exists(const struct model *m, dcgm_field_entity_group_t eg, dcgm_field_eid_t id);
+/* What the profiling module answers to a watch of these fields: OK where none of them is one of its metrics. */
+dcgmReturn_t profiling_watch(const struct model *m, const char wanted[STUB_MAX_FIELD]);
 
 /* engine.c: every API call starts with enter(), which returns with the lock held when it answers DCGM_ST_OK. */
 extern struct model *M;
@@ -147,6 +200,7 @@ struct group {
 };
 /* Fills out with the group's entities; BADPARAM for an unknown group. out must hold DCGM_GROUP_MAX_ENTITIES_V2. */
 dcgmReturn_t group_members(dcgmGpuGrp_t id, dcgmGroupEntityPair_t *out, unsigned *n);
+int group_has(dcgmGpuGrp_t id, dcgm_field_entity_group_t eg);
 unsigned group_gpu_mask(dcgmGpuGrp_t id, dcgmReturn_t *r);
 int field_group(dcgmFieldGrp_t id, const unsigned short **ids); /* number of fields, -1 unknown */
 void groups_reset(void);

@@ -31,6 +31,8 @@ API const char *errorString(dcgmReturn_t r)
         {DCGM_ST_INSUFFICIENT_SIZE, "Insufficient size"},
         {DCGM_ST_MODULE_NOT_LOADED, "This request is serviced by a module of DCGM that is not currently loaded"},
         {DCGM_ST_IN_USE, "The requested operation could not be completed because the affected resource is in use"},
+        {DCGM_ST_PROFILING_NOT_SUPPORTED, "Profiling is not supported for this group of GPUs or GPU"},
+        {DCGM_ST_PROFILING_MULTI_PASS, "The requested profiling metrics cannot be collected in a single pass"},
         {DCGM_ST_NVML_DRIVER_TIMEOUT, "Cannot perform operation because an NVML driver timeout error was detected"},
         {DCGM_ST_GPUS_DETACHED, "GPUs are detached"},
     };
@@ -61,7 +63,6 @@ API const dcgm_error_meta_t *dcgmGetErrorMeta(dcgmError_t error)
     }
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-UNSUPPORTED(dcgmGetGpuInstanceHierarchy, dcgmMigHierarchy_v2 *out)
 UNSUPPORTED(dcgmIntrospectGetHostengineMemoryUsage, dcgmIntrospectMemory_t *out, int wait)
 UNSUPPORTED(dcgmIntrospectGetHostengineCpuUtilization, dcgmIntrospectCpuUtil_t *out, int wait)
 UNSUPPORTED(dcgmInjectFieldValue, unsigned int gpu, dcgmInjectFieldValue_t *value)

@@ -131,14 +131,38 @@ void watches_advance(int64_t now)
         }
 }
 
+/* What the profiling module says to these fields beside those that are watched already. */
+static dcgmReturn_t profiling_answer(const unsigned short *ids, int n)
+{
+    static char wanted[STUB_MAX_FIELD]; /* under the lock */
+    int asked = 0;
+    memset(wanted, 0, sizeof wanted);
+    for (int k = 0; k < n; k++) {
+        wanted[ids[k]] = 1;
+        asked |= ids[k] > 1000 && ids[k] < 1200;
+    }
+    for (int i = 0; asked && i < MAX_WATCHES; i++) {
+        const unsigned short *others = NULL;
+        int k = watches[i].used ? field_group(watches[i].f, &others) : 0;
+        while (k-- > 0)
+            wanted[others[k]] = 1;
+    }
+    return asked ? profiling_watch(M, wanted) : DCGM_ST_OK;
+}
+
 API dcgmReturn_t dcgmWatchFields(dcgmHandle_t h, dcgmGpuGrp_t g, dcgmFieldGrp_t f, long long freq, double age, int keep)
 {
     const unsigned short *ids;
     dcgmReturn_t r;
+    int n;
     ENTER(h);
     group_gpu_mask(g, &r);
-    if (r != DCGM_ST_OK || field_group(f, &ids) < 0 || freq <= 0 || age < 0 || keep < 0)
+    n = field_group(f, &ids);
+    if (r != DCGM_ST_OK || n < 0 || freq <= 0 || age < 0 || keep < 0)
         return leave(DCGM_ST_BADPARAM);
+    r = profiling_answer(ids, n);
+    if (r != DCGM_ST_OK)
+        return leave(r);
     for (int pass = 0; pass < 2; pass++) /* the same pair again replaces its watch */
         for (int i = 0; i < MAX_WATCHES; i++)
             if (pass ? !watches[i].used : (watches[i].used && watches[i].g == g && watches[i].f == f)) {
@@ -188,7 +212,7 @@ static struct reading of_sample(int gpu, unsigned short field, const struct samp
     return r;
 }
 
-static int link_watched(dcgm_field_eid_t e, unsigned short field)
+static int entity_watched(dcgm_field_entity_group_t eg, dcgm_field_eid_t e, unsigned short field)
 {
     static dcgmGroupEntityPair_t members[DCGM_GROUP_MAX_ENTITIES_V2];
     for (int i = 0; i < MAX_WATCHES; i++) {
@@ -200,7 +224,7 @@ static int link_watched(dcgm_field_eid_t e, unsigned short field)
         if (!hit || group_members(watches[i].g, members, &n) != DCGM_ST_OK)
             continue;
         while (n-- > 0)
-            if (members[n].entityGroupId == DCGM_FE_LINK && members[n].entityId == e)
+            if (members[n].entityGroupId == eg && members[n].entityId == e)
                 return 1;
     }
     return 0;
@@ -209,12 +233,12 @@ static int link_watched(dcgm_field_eid_t e, unsigned short field)
 static struct reading latest(dcgm_field_entity_group_t eg, dcgm_field_eid_t e, unsigned short field, int live, int64_t now)
 {
     struct cell *c;
-    if (eg == DCGM_FE_LINK) {
-        if (!live && !link_watched(e, field))
-            return blank_reading(DCGM_FT_INT64, DCGM_ST_NOT_WATCHED, 1, 0);
-        return read_link(M, e, field, now);
+    if (eg != DCGM_FE_GPU && eg != DCGM_FE_NONE) { /* not sampled in between: what is watched is read when it is asked for */
+        if (!live && !entity_watched(eg, e, field))
+            return blank_reading(field_type(M, -1, field), DCGM_ST_NOT_WATCHED, 1, 0);
+        return eg == DCGM_FE_LINK ? read_link(M, e, field, now) : read_entity(M, eg, e, field, now);
     }
-    if ((eg != DCGM_FE_GPU && eg != DCGM_FE_NONE) || (int)e >= M->ngpus || field >= STUB_MAX_FIELD)
+    if ((int)e >= M->ngpus || field >= STUB_MAX_FIELD)
         return blank_reading(DCGM_FT_INT64, DCGM_ST_BADPARAM, 1, 0);
     if (live)
         return read_driver(M, (int)e, field, now);

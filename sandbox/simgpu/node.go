@@ -61,6 +61,8 @@ type Node struct {
 	calls   map[string]string // function name → hang or fail line
 	down    bool
 	restart int
+
+	entities entities
 }
 
 // New writes the script of a healthy node at path and returns the handle that changes it.
@@ -68,6 +70,7 @@ func New(path string, gpus []GPU) (*Node, error) {
 	n := &Node{
 		path: path, gpus: gpus, now: time.Now,
 		state: map[int]string{}, fields: map[int]map[uint16]string{}, links: map[[2]int]string{}, calls: map[string]string{},
+		entities: newEntities(),
 	}
 	n.origin = n.now()
 	n.mu.Lock()

@@ -44,6 +44,16 @@ func TestEachFaultIsOneLineOfTheScript(t *testing.T) {
 		{"an error", func(n *Node) error { return n.Fail("dcgmHealthCheck", -3) }, "\nfail dcgmHealthCheck -3\n"},
 		{"a dead engine", func(n *Node) error { return n.EngineDown(true) }, "\nengine down\n"},
 		{"a link", func(n *Node) error { return n.NVLink(0, 4, "down") }, "\nnvlink 0 4 down\n"},
+		{"an instance", func(n *Node) error { return n.MIG(1, Instance{3, "1g.10gb", 1, []Compute{{0, "MIG-a"}, {1, ""}}}) }, "\nmig 1 3 1g.10gb 1 0:MIG-a 1\n"},
+		{"an instance's field", func(n *Node) error { return n.SetInstance(1, 3, 252, 7) }, "\nfield 1/3 252 const 7\n"},
+		{"switches", func(n *Node) error { return n.Switches(4) }, "\nswitches 4\n"},
+		{"a switch that is gone", func(n *Node) error { return n.RemoveSwitch(2) }, "\nswitch 2 gone\n"},
+		{"a switch's link", func(n *Node) error { return n.SwitchLink(2, 7, "down") }, "\nnvlink switch:2 7 down\n"},
+		{"a switch's field", func(n *Node) error { return n.SetSwitch(2, 856, 20034) }, "\nfield switch:2 856 const 20034\n"},
+		{"a field of a switch's link", func(n *Node) error { return n.SetSwitchLink(2, 7, 784, 5) }, "\nfield switch:2/7 784 const 5\n"},
+		{"a switch's incident", func(n *Node) error { return n.SwitchHealth(0, "nvswitch_fatal", "fail", 9, "x y") }, "\nhealth switch:0 nvswitch_fatal fail 9 \"x y\"\n"},
+		{"no profiling", func(n *Node) error { return n.Profiling("none") }, "\nprofiling none\n"},
+		{"a path", func(n *Node) error { return n.Topology(0, 3, "pix") }, "\npath 0 3 pix\n"},
 		{"an incident", func(n *Node) error { return n.Health(0, "mem", "fail", 95, "bad rows") }, "\nhealth 0 mem fail 95 \"bad rows\"\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -29,11 +29,10 @@ func (n *Node) render() []byte {
 			fmt.Fprintf(&b, "field %s %d %s\n", slot(gpu), field, n.fields[gpu][field])
 		}
 	}
-	byGPUThenLink := func(a, b [2]int) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) }
-	for _, k := range slices.SortedFunc(maps.Keys(n.links), byGPUThenLink) {
+	for _, k := range slices.SortedFunc(maps.Keys(n.links), byPair) {
 		fmt.Fprintf(&b, "nvlink %s %s %s\n", slot(k[0]), slot(k[1]), n.links[k])
 	}
-	for _, lines := range [][]string{n.health, n.events, slices.Sorted(maps.Values(n.calls))} {
+	for _, lines := range [][]string{n.entities.lines(), n.health, n.events, slices.Sorted(maps.Values(n.calls))} {
 		for _, l := range lines {
 			b.WriteString(l + "\n")
 		}
@@ -43,6 +42,8 @@ func (n *Node) render() []byte {
 	}
 	return b.Bytes()
 }
+
+func byPair(a, b [2]int) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) }
 
 func slot(i int) string {
 	if i == All {
