@@ -19,7 +19,7 @@ var ErrRingTruncated = errors.New("ring file is cut short")
 type Ring struct {
 	file *os.File
 	id   Identity
-	gpu  string
+	text [3]string // GPU, job and role: they do not change either
 	now  func() uint64
 }
 
@@ -51,7 +51,7 @@ func OpenRing(dir *Dir, local int, now func() uint64) (*Ring, error) {
 		_ = f.Close()
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	r.id, r.gpu = s.Identity, s.GPUUUID
+	r.id, r.text = s.Identity, said(&s)
 	return r, nil
 }
 
@@ -61,12 +61,14 @@ func (r *Ring) Close() error { return r.file.Close() }
 // Identity is what the ring said of itself when it was opened.
 func (r *Ring) Identity() Identity { return r.id }
 
+func said(s *Snapshot) [3]string { return [...]string{s.GPUUUID, s.JobUID, s.Role} }
+
 // Snapshot reads the header. A ring whose identity has changed since it was opened is refused: a new process writes
 // a new file.
 func (r *Ring) Snapshot() (Snapshot, error) {
 	s, err := r.read()
-	if err == nil && (s.Identity != r.id || s.GPUUUID != r.gpu) {
-		err = fmt.Errorf("ring header: identity changed from %+v on GPU %q to %+v on %q in place", r.id, r.gpu, s.Identity, s.GPUUUID)
+	if err == nil && (s.Identity != r.id || said(&s) != r.text) {
+		err = fmt.Errorf("ring header: identity changed from %+v, %q to %+v, %q in place", r.id, r.text, s.Identity, said(&s))
 	}
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("%s: %w", r.file.Name(), err)

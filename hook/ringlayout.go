@@ -88,6 +88,8 @@ type Snapshot struct {
 	Flags         uint32
 	GPUUUID       string
 	Torch         string
+	JobUID        string // by the pod's own word: a claim
+	Role          string // in parallel training, such as "pp0/tp1"; empty: all ranks do the same
 	StartUnix     time.Time
 	StartMono     uint64
 	HeartbeatMono uint64
@@ -188,6 +190,8 @@ func decodeHeader(page []byte, size int64, now uint64) (Snapshot, error) {
 		StartMono:     u64(56),
 		GPUUUID:       text(page[64:128]),
 		Torch:         text(page[128:192]),
+		JobUID:        text(page[192:256]),
+		Role:          text(page[256:320]),
 		HeartbeatMono: u64(512),
 		Written:       u64(520),
 		Step:          u64(528),

@@ -38,6 +38,7 @@ def attach(
     any_world_size=None,
     keep=3,
     step_on="auto",
+    role=None,
 ):
     """Make this process visible to Pitcrew. Call once, on every rank, after the model and optimizer exist.
 
@@ -50,13 +51,15 @@ def attach(
     extra: {name: object with state_dict and load_state_dict}, e.g. a learning rate scheduler; for the default save_fn.
     any_world_size: whether load_fn can read a checkpoint of another number of ranks (default: the default load_fn can).
     keep: complete checkpoints to keep; older ones are deleted.
+    role: this rank's place where ranks do different work, such as "pp1/tp0"; only ranks of one role are compared. Default:
+        PITCREW_ROLE, else all do the same.
     step_on: what ends a step: "call" (of `step`), "optimizer" (its step), "auto" (calls, once the first has come).
     """
     global _hook
     try:
         detach()
         _hook = _make(
-            model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep
+            model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep, role
         )
         if optimizer is not None and step_on != "call":
             _follow(optimizer, _hook, step_on)
@@ -65,7 +68,9 @@ def attach(
     return _hook
 
 
-def _make(model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep):
+def _make(
+    model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep, role
+):
     import torch
 
     from . import chooser, torchstate
@@ -94,6 +99,7 @@ def _make(model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, 
         keep=keep,
         exchange=exchange,
         torch_version=torch.__version__,
+        role=role,
     )
     if torch.cuda.is_available():
         hook.loss_reader = torchstate.LossReader()

@@ -66,6 +66,7 @@ class Hook:
         keep=3,
         exchange=chooser.Alone,
         torch_version="",
+        role=None,
         environ=None,
     ):
         environ = os.environ if environ is None else environ
@@ -105,6 +106,8 @@ class Hook:
             flags=flags,
             gpu_uuid=gpu_uuid(environ, self.local_rank),
             torch_version=torch_version,
+            job_uid=environ.get("PITCREW_JOB_UID", ""),
+            role=environ.get("PITCREW_ROLE", "") if role is None else role,
         )
         self._record = self.ring.record
         self._last = _now()
