@@ -28,7 +28,7 @@ type Config struct {
 	CkptDir                              string
 	NoRing, NoSocket, Mute, StaleSeconds int // non-zero: leave out the ring, the socket, the Hello; age the heartbeat
 	Launcher                             bool
-	State, JobUID                        string
+	State, JobUID, Role                  string
 	NProc                                int
 }
 
@@ -191,6 +191,8 @@ func (p *program) makeRing() {
 	p.put64(48, uint64(time.Now().UnixNano()))
 	p.put64(56, now)
 	copy(p.ring[64:], "GPU-fake-"+fmt.Sprint(p.c.Rank))
+	p.putText(192, 64, p.c.JobUID)
+	p.putText(256, 64, p.c.Role)
 	p.put64(512, now)
 	p.put64(536, now)
 	p.put32(544, uint32(hook.SectionStep))

@@ -225,28 +225,43 @@ func (c *clock) at(now time.Time, nowMono, mono uint64) pcommon.Timestamp {
 	return pcommon.Timestamp(max(c.offset+int64(min(mono, nowMono)), 0)) // no step ends in the future
 }
 
-// batch builds one export: one metric for each name, one point for each rank.
+// batch builds one export: of each job one metric for each name, one point for each rank.
 type batch struct {
-	md     pmetric.Metrics
+	r    *torchReceiver
+	md   pmetric.Metrics
+	jobs map[string]*group // by UID
+	now  time.Time
+}
+
+// group is the ranks of one job: a resource of its own, so that a job's series can be brought to one gateway.
+type group struct {
 	scope  pmetric.ScopeMetrics
 	points map[string]pmetric.NumberDataPointSlice
-	clock  *clock
-	now    time.Time
 }
 
 func newBatch(r *torchReceiver, now time.Time) *batch {
-	b := &batch{md: pmetric.NewMetrics(), points: make(map[string]pmetric.NumberDataPointSlice, len(stateMetrics)+len(detailMetrics)), clock: &r.clock, now: now}
-	rm := b.md.ResourceMetrics().AppendEmpty()
-	r.resource(rm.Resource())
-	b.scope = rm.ScopeMetrics().AppendEmpty()
-	b.scope.Scope().SetName(ScopeName)
-	return b
+	return &batch{r: r, md: pmetric.NewMetrics(), jobs: map[string]*group{}, now: now}
 }
 
-func (b *batch) point(m *about) pmetric.NumberDataPoint {
-	ps, ok := b.points[m.name]
+func (b *batch) group(job string) *group {
+	g, ok := b.jobs[job]
 	if !ok {
-		p := b.scope.Metrics().AppendEmpty()
+		rm := b.md.ResourceMetrics().AppendEmpty()
+		b.r.resource(rm.Resource())
+		if job != "" {
+			rm.Resource().Attributes().PutStr("pitcrew.job.uid", job)
+		}
+		g = &group{rm.ScopeMetrics().AppendEmpty(), make(map[string]pmetric.NumberDataPointSlice, len(stateMetrics)+len(detailMetrics))}
+		g.scope.Scope().SetName(ScopeName)
+		b.jobs[job] = g
+	}
+	return g
+}
+
+func (g *group) point(m *about) pmetric.NumberDataPoint {
+	ps, ok := g.points[m.name]
+	if !ok {
+		p := g.scope.Metrics().AppendEmpty()
 		p.SetName(m.name)
 		p.SetUnit(m.unit)
 		p.SetDescription(m.text)
@@ -258,14 +273,14 @@ func (b *batch) point(m *about) pmetric.NumberDataPoint {
 		} else {
 			ps = p.SetEmptyGauge().DataPoints()
 		}
-		b.points[m.name] = ps
+		g.points[m.name] = ps
 	}
 	return ps.AppendEmpty()
 }
 
 // put adds a point of a rank's process. The process's number is not among its attributes: it changes nothing but the number of series.
 func (b *batch) put(m *about, pod string, s *hook.Snapshot, at pcommon.Timestamp, v float64) pmetric.NumberDataPoint {
-	p := b.point(m)
+	p := b.group(s.JobUID).point(m)
 	p.SetTimestamp(at)
 	if m.kind.sum && !s.StartUnix.IsZero() {
 		p.SetStartTimestamp(pcommon.NewTimestampFromTime(s.StartUnix))
@@ -278,6 +293,9 @@ func (b *batch) put(m *about, pod string, s *hook.Snapshot, at pcommon.Timestamp
 	id := s.Identity
 	id.PID = 0
 	putIdentity(p.Attributes(), pod, id, s.GPUUUID)
+	if s.Role != "" {
+		p.Attributes().PutStr("pitcrew.role", s.Role)
+	}
 	return p
 }
 
@@ -296,7 +314,7 @@ func (b *batch) standing(pod string, s *hook.Snapshot) {
 }
 
 func (b *batch) step(pod string, s *hook.Snapshot, r *hook.Record, metrics []stepMetric) {
-	at := b.clock.at(b.now, s.NowMono, r.EndMono)
+	at := b.r.clock.at(b.now, s.NowMono, r.EndMono)
 	for i := range metrics {
 		m := &metrics[i]
 		v, known := m.value(s, r)
