@@ -15,6 +15,7 @@ type Kernel struct {
 	Time     time.Time
 	GPU      string // UUID, where known
 	PCI, MIG string
+	PodUID   string // of the process on the line, where its receiver found it
 	Raw      string
 	BootID   string // empty: the engine's
 	Seq      int64  // the kernel's number of the line; 0: unknown
@@ -102,7 +103,7 @@ func (e *Engine) kernelCode(k Kernel) {
 	if !k.Severity.Valid() {
 		k.Severity = row.Severity
 	}
-	t := event.Target{GPU: k.GPU, PCI: k.PCI, MIG: k.MIG}
+	t := event.Target{GPU: k.GPU, PCI: k.PCI, MIG: k.MIG, PodUID: k.PodUID}
 	code := strconv.Itoa(k.Code)
 	def(&k.Clears, row.Clears)
 	if k.Clears > 0 {

@@ -7,6 +7,7 @@ import (
 
 	"go.opentelemetry.io/collector/component"
 
+	"github.com/pitcrew/pitcrew/collector/apiserver"
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/series"
 )
@@ -24,7 +25,9 @@ type Config struct {
 	HeartbeatLimit     time.Duration `mapstructure:"heartbeat_limit"`
 	MaxSeries          int           `mapstructure:"max_series"`
 	PodResourcesSocket string        `mapstructure:"pod_resources_socket"` // empty: GPUs are not mapped to pods
-	StateFile          string        `mapstructure:"state_file"`           // open findings across restarts; empty: none
+	// Kubernetes is asked which GPU a DRA claim means and whose job a pod is.
+	Kubernetes apiserver.Options `mapstructure:"kubernetes"`
+	StateFile  string            `mapstructure:"state_file"` // open findings across restarts; empty: none
 
 	Scope     Scope     `mapstructure:"scope"`     // whose series are judged: of one node by themselves, or of jobs by their ranks
 	Anomalies Anomalies `mapstructure:"anomalies"` // dynamic thresholds
@@ -53,6 +56,7 @@ func createDefaultConfig() component.Config {
 		Cluster: "default", BootIDFile: "/proc/sys/kernel/random/boot_id", StallFloor: detector.DefaultStallFloor, StallFactor: detector.DefaultStallFactor, SetupLimit: detector.DefaultSetupLimit,
 		HeartbeatLimit: detector.DefaultHeartbeatLimit, MaxSeries: detector.DefaultMaxSeries,
 		PodResourcesSocket: "/var/lib/kubelet/pod-resources/kubelet.sock",
+		Kubernetes:         apiserver.Options{Server: "auto"},
 		Scope:              ScopeNode,
 		Anomalies:          Anomalies{Enabled: true, AskedRate: series.AskedShipped, MaxSeries: 4096, MaxContexts: 64},
 	}

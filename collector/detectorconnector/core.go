@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"time"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/connector"
@@ -54,6 +53,7 @@ type core struct {
 	engines map[nodeID]*detector.Engine
 	saved   map[string][]detector.Open // of the state file, by node, until its engine takes it up
 	uuids   map[string]string          // PCI address → GPU UUID, learnt from metrics
+	ranks   map[string]rankSeen        // by the GPU that they say they use
 	pending []detector.Finding
 	lost    int64 // findings dropped because pending was full
 }
@@ -67,7 +67,7 @@ func newCore(set connector.Settings, cfg *Config) (*core, error) {
 		return nil, err
 	}
 	c := &core{
-		cfg: cfg, log: set.Logger, table: ruleTable{t}, engines: map[nodeID]*detector.Engine{}, uuids: map[string]string{},
+		cfg: cfg, log: set.Logger, table: ruleTable{t}, engines: map[nodeID]*detector.Engine{}, uuids: map[string]string{}, ranks: map[string]rankSeen{},
 		self: nodeID{cluster: cfg.Cluster, node: cfg.Node},
 	}
 	if c.self.node == "" {
@@ -80,7 +80,11 @@ func newCore(set connector.Settings, cfg *Config) (*core, error) {
 		return nil, fmt.Errorf("boot_id_file: %w", err)
 	}
 	c.self.boot = strings.TrimSpace(string(boot))
-	c.pods = podresources.New(cfg.PodResourcesSocket, set.Logger, time.Now)
+	api := cfg.Kubernetes
+	api.Node = c.self.node
+	if c.pods, err = podresources.Open(cfg.PodResourcesSocket, api, set.Logger); err != nil {
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
 	c.state = newStateFile(cfg.StateFile, c.snapshot, set.Logger)
 	c.metrics, err = newSelfMetrics(set.TelemetrySettings, c.sum)
 	return c, err
@@ -169,7 +173,7 @@ func (c *core) records(ctx context.Context, found []detector.Finding) plog.Logs 
 	recs := rl.ScopeLogs().AppendEmpty().LogRecords()
 	for i := range found {
 		f := &found[i]
-		c.enrich(ctx, &f.Event.Data.Target)
+		c.enrich(ctx, &f.Event)
 		raw, err := event.Encode(f.Event)
 		if err != nil {
 			c.log.Error("finding dropped", zap.String("key", f.Key), zap.Error(err))

@@ -55,7 +55,7 @@ var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) [
 func kernel(kind string) func(*core, *detector.Engine, both, plog.LogRecord) []detector.Finding {
 	return func(c *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
 		k := detector.Kernel{
-			Kind: kind, Code: int(a.number("pitcrew.xid.code", 0)), Time: when(r), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), MIG: a.text("pitcrew.mig"),
+			Kind: kind, Code: int(a.number("pitcrew.xid.code", 0)), Time: when(r), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), MIG: a.text("pitcrew.mig"), PodUID: a.text("k8s.pod.uid"),
 			Raw: r.Body().AsString(), BootID: a.text("pitcrew.boot_id"), Seq: a.number("pitcrew.kmsg.seq", 0), Count: int(a.number("pitcrew.count", 0)),
 			Name: a.text("pitcrew.xid.name"), Severity: event.Severity(a.text("pitcrew.severity")), Advice: a.text("pitcrew.advice"),
 			Clears: int(a.number("pitcrew.xid.clears", 0)),

@@ -55,6 +55,7 @@ func (c *core) judgeMetrics(md pmetric.Metrics) (found []detector.Finding) {
 			}
 		}
 		for _, r := range ranks.samples {
+			c.uses(r.Target)
 			found = append(found, e.Rank(r)...)
 		}
 		found = append(found, e.Settle()...)

@@ -6,7 +6,11 @@
 // dcgm-exporter names them carry its labels and no others; and that metrics of anything but GPUs keep their labels. The labels stay for
 // ten minutes after the pod unless another is given the GPU: the pod may have died of what the series tell.
 //
+// Of what a container has for itself it says the use in sum: pitcrew.container.gpu.*, from the GPUs that no other container holds. What each
+// of several containers used of one GPU is not known here, so such a GPU counts for none of them.
+//
 // A value shared by several containers is the GPU's whole value in each of their series: what each of them used is not known here.
 //
-// Where a rank of a training job says which GPU it uses, the series also carry its rank. It asks the kubelet aside and holds nothing up.
+// Where a rank of a training job says which GPU it uses, the series also carry its rank, and where the API server says whose job the pod is,
+// the job. It asks the kubelet aside and holds nothing up.
 package podlabels

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/processor"
 
+	"github.com/pitcrew/pitcrew/collector/apiserver"
 	"github.com/pitcrew/pitcrew/collector/podresources"
 )
 
@@ -19,6 +20,9 @@ var Type = component.MustNewType("podlabels")
 type Config struct {
 	// PodResourcesSocket is the kubelet's; empty: no series is given a pod.
 	PodResourcesSocket string `mapstructure:"pod_resources_socket"`
+	// Kubernetes is asked which GPU a DRA claim means and whose job a pod is; Node is the node that is asked about.
+	Kubernetes apiserver.Options `mapstructure:"kubernetes"`
+	Node       string            `mapstructure:"node"`
 	// Interval is the least time between two values of a series; what comes between is left off. 0 passes every value. A scraper takes
 	// the newest every few seconds; ranks are sampled ten times a second for the detector's sake.
 	Interval time.Duration `mapstructure:"interval"`
@@ -36,12 +40,18 @@ func (c *Config) Validate() error {
 func NewFactory() processor.Factory {
 	return processor.NewFactory(Type,
 		func() component.Config {
-			return &Config{PodResourcesSocket: "/var/lib/kubelet/pod-resources/kubelet.sock"}
+			return &Config{PodResourcesSocket: "/var/lib/kubelet/pod-resources/kubelet.sock", Kubernetes: apiserver.Options{Server: "auto"}}
 		},
 		processor.WithMetrics(func(_ context.Context, set processor.Settings, cfg component.Config, next consumer.Metrics) (processor.Metrics, error) {
-			return &labeller{
-				next: next, now: time.Now, interval: cfg.(*Config).Interval, ranks: map[string]rank{}, series: map[uint64]series{},
-				pods: podresources.New(cfg.(*Config).PodResourcesSocket, set.Logger, time.Now),
-			}, nil
+			conf := cfg.(*Config)
+			api := conf.Kubernetes
+			if api.Node = conf.Node; api.Node == "" && api.Server == "auto" {
+				api.Server = "" // of no node in particular: nothing can be asked
+			}
+			pods, err := podresources.Open(conf.PodResourcesSocket, api, set.Logger)
+			if err != nil {
+				return nil, fmt.Errorf("kubernetes: %w", err)
+			}
+			return newLabeller(next, conf.Interval, pods, time.Now), nil
 		}, component.StabilityLevelAlpha))
 }

@@ -23,17 +23,20 @@ const (
 	rankFor    = time.Minute      // a rank that says nothing no longer uses its GPU
 	infoMetric = "pitcrew.gpu.info"
 	rankMetric = "pitcrew.train.step"
+
+	jobAttribute      = "pitcrew.job.name"
+	instanceAttribute = "pitcrew.mig" // GPU instance, or GPU instance/compute instance
 )
 
 // spelling is how a scope names the GPU and its holders.
 type spelling struct {
-	gpu, namespace, pod, container string
-	ranks                          bool
+	gpu, instance, namespace, pod, container string
+	ranks, job                               bool
 }
 
 var (
-	otel = spelling{"hw.id", "k8s.namespace.name", "k8s.pod.name", "k8s.container.name", true}
-	dcgm = spelling{"UUID", "namespace", "pod", "container", false}
+	otel = spelling{"hw.id", instanceAttribute, "k8s.namespace.name", "k8s.pod.name", "k8s.container.name", true, true}
+	dcgm = spelling{"UUID", "GPU_I_ID", "namespace", "pod", "container", false, false}
 )
 
 type rank struct {
@@ -50,6 +53,7 @@ type series struct {
 // labels are what is added to one point.
 type labels struct {
 	podresources.Holder
+	job  string
 	rank int64 // -1: none
 }
 
@@ -64,6 +68,11 @@ type labeller struct {
 	ranks  map[string]rank // by the GPU's UUID
 	series map[uint64]series
 	swept  time.Time
+	use    containerUse
+}
+
+func newLabeller(next consumer.Metrics, interval time.Duration, pods *podresources.Client, now func() time.Time) *labeller {
+	return &labeller{next: next, now: now, interval: interval, pods: pods, ranks: map[string]rank{}, series: map[uint64]series{}, use: containerUse{gpus: map[string]gpuUse{}}}
 }
 
 var seed = maphash.MakeSeed()
@@ -94,6 +103,7 @@ func (l *labeller) label(md pmetric.Metrics) pmetric.Metrics {
 	now := l.now()
 	for _, rm := range md.ResourceMetrics().All() {
 		l.learn(rm, now)
+		l.use.learn(rm, now)
 	}
 	l.sweep(now)
 	if l.interval == 0 && !aboutGPUs(md) {
@@ -115,6 +125,7 @@ func (l *labeller) label(md pmetric.Metrics) pmetric.Metrics {
 			l.scope(sm, to.ScopeMetrics().AppendEmpty(), otel, now)
 		}
 	}
+	l.containers(md, out, now)
 	return out
 }
 
@@ -162,7 +173,7 @@ func (l *labeller) learn(rm pmetric.ResourceMetrics, now time.Time) {
 func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, now time.Time) {
 	from.Scope().CopyTo(to.Scope())
 	to.SetSchemaUrl(from.SchemaUrl())
-	known := map[string][]labels{}
+	known := map[gpuPart][]labels{}
 	for _, m := range from.Metrics().All() {
 		points := numbers(m)
 		if points.Len() == 0 {
@@ -188,10 +199,14 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, now time.Ti
 				continue
 			}
 			id, _ := p.Attributes().Get(in.gpu)
-			by, ok := known[id.Str()]
+			of := gpuPart{id.Str(), ""}
+			if v, ok := p.Attributes().Get(in.instance); ok {
+				of.instance = v.AsString()
+			}
+			by, ok := known[of]
 			if !ok {
-				by = l.labelsOf(id.Str(), in, now)
-				known[id.Str()] = by
+				by = l.labelsOf(of, in, now)
+				known[of] = by
 			}
 			l.remember(k, again, series{by, now})
 			if again {
@@ -218,19 +233,25 @@ func ofGPU(p pmetric.NumberDataPoint, in spelling) bool {
 	return !rank
 }
 
+// gpuPart is a GPU, or an instance of it.
+type gpuPart struct{ uuid, instance string }
+
 // labelsOf says what is added to a GPU's points: one entry for each series.
-func (l *labeller) labelsOf(uuid string, in spelling, now time.Time) []labels {
+func (l *labeller) labelsOf(of gpuPart, in spelling, now time.Time) []labels {
 	number := int64(-1)
-	if r, ok := l.ranks[uuid]; ok && in.ranks && now.Sub(r.seen) < rankFor {
+	if r, ok := l.ranks[of.uuid]; ok && in.ranks && now.Sub(r.seen) < rankFor {
 		number = r.number
 	}
-	holders := l.pods.Holders(uuid)
+	holders := l.pods.HoldersOf(of.uuid, of.instance)
 	if len(holders) == 0 && number >= 0 { // a rank outside of Kubernetes
 		return []labels{{rank: number}}
 	}
 	out := make([]labels, len(holders))
 	for i, h := range holders {
-		out[i] = labels{h, -1}
+		out[i] = labels{Holder: h, rank: -1}
+		if in.job {
+			out[i].job = l.jobOf(h)
+		}
 		if len(holders) == 1 {
 			out[i].rank = number
 		}
@@ -238,11 +259,22 @@ func (l *labeller) labelsOf(uuid string, in spelling, now time.Time) []labels {
 	return out
 }
 
+// jobOf names the job whose pod holds a GPU; empty where it is of none, or nobody knows.
+func (l *labeller) jobOf(h podresources.Holder) string {
+	if p, ok := l.pods.Pod(h.Namespace, h.Pod); ok && p.Job != nil {
+		return p.Job.Name
+	}
+	return ""
+}
+
 func (h labels) put(a pcommon.Map, in spelling) {
 	if h.Pod != "" {
 		a.PutStr(in.namespace, h.Namespace)
 		a.PutStr(in.pod, h.Pod)
 		a.PutStr(in.container, h.Container)
+	}
+	if h.job != "" {
+		a.PutStr(jobAttribute, h.job)
 	}
 	if h.rank >= 0 {
 		a.PutInt("pitcrew.rank", h.rank)

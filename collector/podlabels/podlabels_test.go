@@ -78,7 +78,7 @@ func newRig(t *testing.T, pods ...string) *rig {
 	}
 	r.labeller = p.(*labeller)
 	now := func() time.Time { return time.Unix(0, r.at.Load()) }
-	r.now, r.pods = now, podresources.New(cfg.PodResourcesSocket, set.Logger, now)
+	r.now, r.pods = now, podresources.New(cfg.PodResourcesSocket, nil, set.Logger, now)
 	if err := p.Start(t.Context(), componenttest.NewNopHost()); err != nil {
 		t.Fatal(err)
 	}

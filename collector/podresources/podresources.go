@@ -4,12 +4,13 @@
 // after its pod is gone, unless another pod was given the GPU, since the fault that is asked about may have ended the pod; and that
 // a GPU held by several containers names them all. What the kubelet says about is bounded.
 //
-// It does not know which GPU an opaque MIG device (MIG-<uuid>) is cut from: only the driver does. A DRA claim names a device by its
-// number in a pool, which is the GPU's number where NVIDIA's driver for DRA names it gpu-<n>.
+// Which GPU an opaque MIG device (MIG-<uuid>) is cut from, only the driver knows: LearnInstance takes it from DCGM's side. Which GPU a DRA
+// claim's device is, and whose job a pod is, only the API server knows: a Directory is asked aside, and never on the path of a finding.
 package podresources
 
 import (
 	"context"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -21,6 +22,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/pitcrew/pitcrew/collector/apiserver"
 )
 
 const (
@@ -39,15 +42,16 @@ type Holder struct{ Namespace, Pod, Container string }
 
 // holding is what is known of one device, or of one part of it.
 type holding struct {
-	by   []Holder
+	by   []share
 	seen time.Time
 }
 
 // Client asks one kubelet. Its methods may be called by any goroutine; without a socket it knows nothing and asks nobody.
 type Client struct {
-	socket string
-	log    *zap.Logger
-	now    func() time.Time
+	socket    string
+	directory Directory
+	log       *zap.Logger
+	now       func() time.Time
 
 	asking sync.Mutex // one question at a time; taken before mu; guards conn and client
 	conn   *grpc.ClientConn
@@ -59,14 +63,31 @@ type Client struct {
 	ended    bool
 	touched  time.Time // when the last question aside began
 	asked    time.Time // when the last answer came, or failed to
+	answered time.Time // when the last good answer came
 	failed   bool
 	byDevice map[string]holding
-	index    map[string]int // GPU's UUID → its number
+	index    map[string]int    // GPU's UUID → its number
+	parts    map[string][]part // GPU's UUID → its instances, by the names under which they are held
+	claims   map[string]string // claim's device → UUID of a GPU or an instance
+	pods     map[podName]Pod   // what the directory said of the node's pods
+	consult  consultation
 }
 
-// New makes a client of the kubelet behind the socket; it asks nothing before Start. now is time.Now but in tests.
-func New(socket string, log *zap.Logger, now func() time.Time) *Client {
-	return &Client{socket: strings.TrimPrefix(socket, "unix://"), log: log, now: now, byDevice: map[string]holding{}, index: map[string]int{}}
+// Open makes a client that asks the API server of o, where there is one, for what the kubelet only names.
+func Open(socket string, o apiserver.Options, log *zap.Logger) (*Client, error) {
+	api, err := apiserver.New(o)
+	if err != nil || api == nil {
+		return New(socket, nil, log, time.Now), err
+	}
+	return New(socket, api, log, time.Now), nil
+}
+
+// New makes a client of the kubelet behind the socket; it asks nothing before Start. directory may be nil. now is time.Now but in tests.
+func New(socket string, directory Directory, log *zap.Logger, now func() time.Time) *Client {
+	return &Client{
+		socket: strings.TrimPrefix(socket, "unix://"), directory: directory, log: log, now: now, byDevice: map[string]holding{},
+		index: map[string]int{}, parts: map[string][]part{}, claims: map[string]string{}, pods: map[podName]Pod{},
+	}
 }
 
 // Start asks for the first time, aside.
@@ -106,8 +127,9 @@ func (c *Client) Touch() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		c.asking.Lock()
-		defer c.asking.Unlock()
 		c.list(ctx)
+		c.asking.Unlock()
+		c.look()
 	})
 }
 
@@ -138,24 +160,93 @@ func (c *Client) Learn(uuid string, index int) {
 	}
 }
 
-// Holders lists the containers that hold the GPU or a part of it, in the kubelet's order; where nobody does now, those that did last,
-// for KeepFor.
-func (c *Client) Holders(uuid string) []Holder {
+// LearnInstance notes that a MIG device is cut from a GPU: instance is its GPU instance, or GPU instance/compute instance.
+func (c *Client) LearnInstance(mig, gpu, instance string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := c.byDevice[uuid]
+	c.learnPart(gpu, part{mig, instance})
+}
+
+// learnPart notes a part; one that was cut anew from elsewhere moves. The caller holds mu.
+func (c *Client) learnPart(gpu string, p part) {
+	if slices.Contains(c.parts[gpu], p) || gpu == "" || p.device == "" {
+		return
+	}
+	n := 0
+	for of, ps := range c.parts {
+		if ps = slices.DeleteFunc(ps, func(o part) bool { return o.device == p.device }); len(ps) == 0 {
+			delete(c.parts, of)
+			continue
+		}
+		c.parts[of] = ps
+		n += len(ps)
+	}
+	if n < maxDevices {
+		c.parts[gpu] = append(c.parts[gpu], p)
+	}
+}
+
+// Holders lists the containers that hold the GPU or a part of it, in the kubelet's order; where nobody does now, those that did last,
+// for KeepFor. A MIG device may be asked for by its own UUID.
+func (c *Client) Holders(uuid string) []Holder { return c.HoldersOf(uuid, "") }
+
+// HoldersOf lists the containers that hold an instance of the GPU (GPU instance, or GPU instance/compute instance), or the whole of it;
+// with an empty instance it is Holders.
+func (c *Client) HoldersOf(uuid, instance string) []Holder {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	names := append([]part{{uuid, ""}}, c.parts[uuid]...)
 	if n, known := c.index[uuid]; known {
-		switch other := c.byDevice[numbered(n)]; {
-		case other.seen.After(out.seen):
-			out = other
-		case other.seen.Equal(out.seen):
-			out.by = slices.Concat(out.by, other.by)
+		names = append(names, part{numbered(n), ""})
+	}
+	direct := len(names)
+	for _, claim := range slices.Sorted(maps.Keys(c.claims)) {
+		if k := slices.IndexFunc(names[:direct], func(p part) bool { return p.device == c.claims[claim] }); k >= 0 {
+			names = append(names, part{claim, names[k].instance})
 		}
 	}
-	if c.now().Sub(out.seen) > KeepFor {
+	var newest time.Time
+	var out []Holder
+	for _, n := range names {
+		held, ok := c.byDevice[n.device]
+		if !ok || held.seen.Before(newest) || c.now().Sub(held.seen) > KeepFor {
+			continue
+		}
+		for _, s := range held.by {
+			_, explained := c.claims[s.claim]
+			if explained || !sameInstance(instance, s.instance) || !sameInstance(instance, n.instance) {
+				continue // a claim that is explained is held under its device's own name
+			}
+			if held.seen.After(newest) {
+				newest, out = held.seen, nil
+			}
+			if !slices.Contains(out, s.Holder) {
+				out = append(out, s.Holder)
+			}
+		}
+	}
+	return out
+}
+
+// Whole lists the containers that hold the GPU itself now; none where parts of it are held.
+func (c *Client) Whole(uuid string) []Holder {
+	holders := c.Holders(uuid)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	parted := func(d string) bool {
+		return slices.ContainsFunc(c.byDevice[d].by, func(s share) bool { return s.instance != "" })
+	}
+	whole, current := uuid, c.byDevice[uuid].seen.Equal(c.answered)
+	if n, known := c.index[uuid]; known && !current {
+		whole, current = numbered(n), c.byDevice[numbered(n)].seen.Equal(c.answered)
+	}
+	for claim, of := range c.claims {
+		current = current || of == uuid && c.byDevice[claim].seen.Equal(c.answered)
+	}
+	if !current || parted(whole) || slices.ContainsFunc(c.parts[uuid], func(p part) bool { return c.byDevice[p.device].seen.Equal(c.answered) }) {
 		return nil
 	}
-	return out.by
+	return holders
 }
 
 // dial connects once the kubelet's socket is there. The caller holds asking.
@@ -196,13 +287,15 @@ func (c *Client) list(ctx context.Context) {
 		c.failed = true
 		return
 	}
-	c.failed = false
+	c.failed, c.answered = false, now
 	for d, h := range c.byDevice {
 		if now.Sub(h.seen) > KeepFor {
 			delete(c.byDevice, d)
 		}
 	}
-	for d, by := range holdersOf(r) {
+	shares := sharesOf(r)
+	c.consult.note(c, shares)
+	for d, by := range shares {
 		if _, known := c.byDevice[d]; known || len(c.byDevice) < maxDevices {
 			c.byDevice[d] = holding{by, now}
 		}

@@ -69,8 +69,9 @@ func (c *clock) pass(d time.Duration) {
 
 type rig struct {
 	*Client
-	kubelet *kubelet
-	clock   *clock
+	kubelet   *kubelet
+	clock     *clock
+	directory *directory
 }
 
 func newRig(t *testing.T, serve bool, pods ...*podresourcesv1.PodResources) *rig {
@@ -80,7 +81,8 @@ func newRig(t *testing.T, serve bool, pods ...*podresourcesv1.PodResources) *rig
 	if serve {
 		r.kubelet.serve(t, socket)
 	}
-	r.Client = New(socket, zap.NewNop(), r.clock.now)
+	r.directory = &directory{}
+	r.Client = New(socket, r.directory, zap.NewNop(), r.clock.now)
 	t.Cleanup(r.Stop)
 	return r
 }
@@ -220,7 +222,7 @@ func FuzzDeviceOf(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, id, device string) {
 		r := &podresourcesv1.ListPodResourcesResponse{PodResources: []*podresourcesv1.PodResources{container("n", "p", "c", id, id), claim("n", "q", draDriver, device)}}
-		for d, by := range holdersOf(r) {
+		for d, by := range sharesOf(r) {
 			if d == "" || len(by) == 0 || len(by) > 2 {
 				t.Errorf("device %q is held by %v", d, by)
 			}

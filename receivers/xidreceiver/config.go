@@ -20,6 +20,8 @@ type Config struct {
 	// NewsWindow is how old a line may be, when there is no stored position, and
 	// still be news. Older ones are emitted as history.
 	NewsWindow time.Duration `mapstructure:"news_window"`
+	// Proc is where the host's /proc is mounted: the process that a line names is looked for there, and so its pod.
+	Proc string `mapstructure:"proc"`
 	// Rules is a YAML file laid over the built-in tables.
 	Rules string `mapstructure:"rules"`
 	// Cluster and Node become resource attributes; empty ones are left out.
@@ -31,6 +33,7 @@ func createDefaultConfig() component.Config {
 	return &Config{
 		Path:       "/dev/kmsg",
 		BootIDPath: "/proc/sys/kernel/random/boot_id",
+		Proc:       "/proc",
 		NewsWindow: 10 * time.Minute,
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.uber.org/zap"
 
+	"github.com/pitcrew/pitcrew/receivers/process"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
 	"github.com/pitcrew/pitcrew/rules"
 )
@@ -61,6 +62,10 @@ func (r *logReceiver) attributes(a pcommon.Map, rep *kernel.Report) {
 	str(attrMIG, e.MIG())
 	num(attrPID, e.PID, e.PID > 0)
 	str(attrProcess, string(e.Process))
+	if c, ok := r.container(rep); ok {
+		a.PutStr(attrPodUID, c.PodUID)
+		str(attrContainerID, c.ID)
+	}
 	if e.Word != kernel.Unsaid {
 		a.PutBool(attrFatal, e.Word == kernel.Fatal)
 	}
@@ -79,6 +84,22 @@ func (r *logReceiver) attributes(a pcommon.Map, rep *kernel.Report) {
 	str(attrBootID, r.follow.boot)
 	a.PutInt(attrSeq, int64(rep.Stamp.Seq))
 	a.PutBool(attrHistory, rep.Stamp.History)
+}
+
+// maxComm is how much of a process's name the kernel keeps.
+const maxComm = 15
+
+// container is where the process of a line runs. It is asked for at once, since the process may be dying of the fault: an old line's process
+// is another's number by now, and so is one that goes by another name.
+func (r *logReceiver) container(rep *kernel.Report) (process.Container, bool) {
+	e := &rep.Event
+	if r.proc == nil || e.PID <= 0 || rep.Stamp.History {
+		return process.Container{}, false
+	}
+	if comm, ok := r.proc.Comm(e.PID); !ok || len(e.Process) > 0 && comm != string(e.Process[:min(len(e.Process), maxComm)]) {
+		return process.Container{}, false
+	}
+	return r.proc.ContainerOf(e.PID)
 }
 
 // signalName gives xid/48, or gpu_lost for what has no code.

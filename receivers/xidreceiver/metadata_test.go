@@ -47,7 +47,7 @@ func TestMetadataNamesWhatTheCodeEmitsAndNothingElse(t *testing.T) {
 	same("resource attributes", []string{resCluster, resNode, resBootID}, keys(meta.Resource))
 	same("metrics", []string{metricLines, metricLost, metricMalformed, metricClipped, metricEvents, metricReopened, metricRefused}, keys(meta.Telemetry.Metrics))
 	attrs := []string{attrCode, attrName, attrKnown, attrAction, attrClears, attrCausedBy, attrPCI, attrHardwareID, attrMIG, attrPID,
-		attrProcess, attrFatal, attrSeverity, attrAdvice, attrUnit, attrLink, attrInvestigate, attrDetail, attrEcho, attrCause,
+		attrProcess, attrPodUID, attrContainerID, attrFatal, attrSeverity, attrAdvice, attrUnit, attrLink, attrInvestigate, attrDetail, attrEcho, attrCause,
 		attrCount, attrBootID, attrSeq, attrHistory, attrReason}
 	same("attributes", attrs, keys(meta.Attributes))
 	used := map[string]bool{}

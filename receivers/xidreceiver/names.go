@@ -21,6 +21,8 @@ const (
 	attrMIG         = "pitcrew.mig"
 	attrPID         = "process.pid"
 	attrProcess     = "process.executable.name"
+	attrPodUID      = "k8s.pod.uid"
+	attrContainerID = "container.id"
 	attrFatal       = "pitcrew.fatal"
 	attrSeverity    = "pitcrew.severity"
 	attrAdvice      = "pitcrew.advice"

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 	"go.uber.org/zap"
 
+	"github.com/pitcrew/pitcrew/receivers/process"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/internal/tail"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
 	"github.com/pitcrew/pitcrew/rules"
@@ -38,6 +39,7 @@ type logReceiver struct {
 	tables *rules.Tables
 	tel    *telemetry
 	open   func(context.Context, string) (tail.Source, error)
+	proc   *process.FS // nil: no process is looked for
 
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -62,7 +64,13 @@ func newReceiver(set receiver.Settings, cfg *Config, next consumer.Logs) (*logRe
 	if err != nil {
 		return nil, err
 	}
-	return &logReceiver{set: set, cfg: cfg, next: next, tables: tables, tel: tel, open: tail.Open, clock: systemClock()}, nil
+	r := &logReceiver{set: set, cfg: cfg, next: next, tables: tables, tel: tel, open: tail.Open, clock: systemClock()}
+	if fs, err := process.NewFS(cfg.Proc); err == nil {
+		r.proc = &fs
+	} else {
+		set.Logger.Warn("processes cannot be looked for: events do not say which pod's process a line names", zap.String("proc", cfg.Proc), zap.Error(err))
+	}
+	return r, nil
 }
 
 // Start reads the stored position and begins to follow the log. A log that is
