@@ -1,0 +1,224 @@
+package anomaly
+
+import (
+	"strings"
+
+	"github.com/pitcrew/pitcrew/detector/series"
+)
+
+// About says what a signal is of.
+type About uint8
+
+// What signals are of.
+const (
+	GPU About = iota
+	Rank
+)
+
+// Direction is the one that is bad. Values in the other are learnt and say nothing.
+type Direction uint8
+
+// Directions.
+const (
+	High Direction = iota
+	Low
+	Both
+)
+
+// Family groups signals that move together for one reason: those of one family are one witness.
+type Family string
+
+// Families.
+const (
+	Pace          Family = "pace"
+	Compute       Family = "compute"
+	Launch        Family = "launch"
+	Input         Family = "input"
+	Communication Family = "communication"
+	Learning      Family = "learning"
+	Storage       Family = "storage"
+	Thermal       Family = "thermal"
+	Throttle      Family = "throttle"
+	Clock         Family = "clock"
+	Power         Family = "power"
+	Load          Family = "load"
+	Memory        Family = "memory"
+	Link          Family = "link"
+)
+
+// phases of the series engine; series.Warmup is the fifth.
+const (
+	phaseStep uint8 = iota
+	phaseEval
+	phaseCheckpoint
+	phaseOther
+)
+
+var phaseNames = [...]string{"step", "eval", "checkpoint", "other"}
+
+type phaseSet uint8
+
+const (
+	inStep    phaseSet = 1 << phaseStep
+	whileBusy          = inStep | 1<<phaseEval | 1<<phaseOther // judged apart in each
+)
+
+func (s phaseSet) has(phase uint8) bool { return phase < 4 && s&(1<<phase) != 0 }
+
+// gate says when a value is judged at all.
+type gate uint8
+
+const (
+	always   gate = iota
+	stepping      // while the rank of the GPU steps; without a rank, while the GPU is busy
+	perStep       // the value is one of a step that ended
+	perEvent      // the value stands until the next checkpoint, and counts once
+)
+
+// role is what else a metric tells: the state of the training loop, by which others are judged.
+type role uint8
+
+const (
+	noRole role = iota
+	roleStep
+	roleStepAge
+	roleSection
+	roleCheckpoint
+	roleBusy
+	roleWork
+)
+
+// Signal is a row of the catalogue: a metric, or one value of one attribute of it, and how it is judged.
+type Signal struct {
+	Name        string // with "anomaly/" before it, the signal of its events
+	Metric      string
+	Attr, Value string // only points with this value of this attribute; empty: all points
+	Unit        string
+	About       About
+	Kind        series.Kind // Ratio is judged by its logarithm, Level as it is, Counter by its rate
+	Bad         Direction
+	Family      Family
+	Info        bool    // is said, and never counts as a witness
+	Flat        bool    // standing still is a finding too
+	Certain     float64 // not 0: no statistics; beyond this value (High: above, Low: below) three times in a row it is so
+
+	gate   gate
+	phases phaseSet
+	role   role // with a role and no name the metric is read for it alone
+}
+
+func gpu(name, metric, attr, value, unit string, k series.Kind, bad Direction, f Family) Signal {
+	return Signal{Name: name, Metric: metric, Attr: attr, Value: value, Unit: unit, About: GPU, Kind: k, Bad: bad, Family: f, gate: stepping, phases: inStep}
+}
+
+func rank(name, metric, phase, unit string, bad Direction, f Family) Signal {
+	s := Signal{Name: name, Metric: metric, Value: phase, Unit: unit, About: Rank, Kind: series.Ratio, Bad: bad, Family: f, gate: perStep, phases: inStep}
+	if phase != "" {
+		s.Attr = "pitcrew.phase"
+	}
+	return s
+}
+
+func (s Signal) info() Signal            { s.Info = true; return s }
+func (s Signal) flat() Signal            { s.Flat = true; return s }
+func (s Signal) in(p phaseSet) Signal    { s.phases = p; return s }
+func (s Signal) as(r role) Signal        { s.role = r; return s }
+func (s Signal) when(g gate) Signal      { s.gate = g; return s }
+func (s Signal) beyond(v float64) Signal { s.Certain = v; return s }
+func tells(metric string, r role) Signal { return Signal{Metric: metric, About: Rank, role: r} }
+func throttle(reason, name string) Signal {
+	return gpu(name, "pitcrew.gpu.throttle", "pitcrew.throttle.reason", reason, "1", series.Level, High, Throttle).beyond(0.5)
+}
+
+// Catalogue is every signal that is judged. Rows without a name are read for what they tell of the loop.
+var Catalogue = []Signal{
+	tells("pitcrew.train.step", roleStep),
+	tells("pitcrew.train.step.age", roleStepAge),
+	tells("pitcrew.train.section", roleSection),
+	tells("pitcrew.train.checkpoint.step", roleCheckpoint),
+	tells("pitcrew.train.tokens", roleWork),
+	tells("pitcrew.train.samples", roleWork),
+
+	rank("step-time", "pitcrew.train.step.duration", "", "s", High, Pace),
+	rank("throughput", "pitcrew.train.throughput", "", "{token}/s", Low, Pace),
+	rank("forward", "pitcrew.train.phase.duration", "forward", "s", High, Compute),
+	rank("backward", "pitcrew.train.phase.duration", "backward", "s", High, Compute),
+	rank("optimizer", "pitcrew.train.phase.duration", "optimizer", "s", High, Compute),
+	rank("launch", "pitcrew.train.phase.duration", "launch", "s", High, Launch),
+	rank("data-wait", "pitcrew.train.phase.duration", "data_wait", "s", High, Input),
+	rank("communication", "pitcrew.train.phase.duration", "communication", "s", Both, Communication).info(), // who waits is not who is slow
+	rank("loss", "pitcrew.train.loss", "", "1", High, Learning).info(),
+	rank("grad-norm", "pitcrew.train.grad_norm", "", "1", High, Learning).info(),
+	rank("memory-allocated", "pitcrew.train.memory.allocated", "", "By", High, Memory).info(),
+	rank("checkpoint-time", "pitcrew.train.checkpoint.duration", "", "s", High, Storage).info().when(perEvent),
+
+	gpu("temperature", "hw.temperature", "hw.sensor_location", "gpu", "Cel", series.Level, High, Thermal).in(whileBusy),
+	gpu("memory-temperature", "hw.temperature", "hw.sensor_location", "memory", "Cel", series.Level, High, Thermal).in(whileBusy),
+	gpu("temperature-limit", "pitcrew.gpu.temperature.margin", "", "", "Cel", series.Level, Low, Thermal).in(whileBusy).beyond(3),
+	gpu("sm-clock", "pitcrew.gpu.clock", "pitcrew.gpu.clock.domain", "sm", "Hz", series.Ratio, Low, Clock).in(whileBusy),
+	gpu("memory-clock", "pitcrew.gpu.clock", "pitcrew.gpu.clock.domain", "memory", "Hz", series.Ratio, Low, Clock).in(whileBusy),
+	throttle("hw_thermal", "throttle-hw-thermal").in(whileBusy),
+	throttle("sw_thermal", "throttle-sw-thermal").in(whileBusy),
+	throttle("hw_slowdown", "throttle-hw-slowdown").in(whileBusy),
+	throttle("hw_power_brake", "throttle-power-brake").in(whileBusy),
+	gpu("power", "hw.power", "", "", "W", series.Ratio, Both, Power).info().flat(),
+	gpu("power-limit", "pitcrew.gpu.power.limit", "", "", "W", series.Ratio, Low, Power).in(whileBusy),
+	gpu("utilization", "hw.gpu.utilization", "", "", "1", series.Level, Low, Load).as(roleBusy),
+	gpu("sm-activity", "pitcrew.gpu.activity", "pitcrew.gpu.pipe", "sm", "1", series.Level, Low, Load),
+	gpu("tensor-activity", "pitcrew.gpu.activity", "pitcrew.gpu.pipe", "tensor", "1", series.Level, Low, Load),
+	gpu("memory-used", "hw.gpu.memory.usage", "", "", "By", series.Ratio, High, Memory).info(),
+	gpu("ecc-corrected", "hw.errors", "error.type", "corrected", "{error}", series.Counter, High, Memory).when(always),
+	gpu("nvlink-crc", "pitcrew.gpu.nvlink.errors", "pitcrew.nvlink.error", "crc_flit", "{error}", series.Counter, High, Link).when(always),
+	gpu("nvlink-crc-data", "pitcrew.gpu.nvlink.errors", "pitcrew.nvlink.error", "crc_data", "{error}", series.Counter, High, Link).when(always),
+	gpu("nvlink-replay", "pitcrew.gpu.nvlink.errors", "pitcrew.nvlink.error", "replay", "{error}", series.Counter, High, Link).when(always),
+	gpu("nvlink-recovery", "pitcrew.gpu.nvlink.errors", "pitcrew.nvlink.error", "recovery", "{error}", series.Counter, High, Link).when(always),
+	gpu("pcie-replay", "pitcrew.gpu.pcie.replay", "", "", "{replay}", series.Counter, High, Link).when(always),
+	gpu("pcie-correctable", "pitcrew.gpu.pcie.correctable", "", "", "{error}", series.Counter, High, Link).when(always),
+	gpu("pcie-width", "pitcrew.gpu.pcie.link.width", "", "", "{lane}", series.Ratio, Low, Link),
+	gpu("pcie-generation", "pitcrew.gpu.pcie.link.generation", "", "", "1", series.Ratio, Low, Link),
+}
+
+// rows of the catalogue.
+const rowsMost = 64
+
+// Metric is what the catalogue says of one metric: who turns points into values asks it once for each metric of a batch.
+type Metric struct {
+	About About
+	Attr  string // the attribute whose value tells the metric's signals apart; empty: none does
+	rows  []row
+}
+
+type row = uint8
+
+var metrics = func() map[string]*Metric {
+	m := map[string]*Metric{}
+	for i, s := range Catalogue {
+		x := m[s.Metric]
+		if x == nil {
+			x = &Metric{About: s.About, Attr: s.Attr}
+			m[s.Metric] = x
+		}
+		x.rows = append(x.rows, row(i))
+	}
+	return m
+}()
+
+// Lookup gives what the catalogue says of a metric; nil: it is not judged.
+func Lookup(metric string) *Metric { return metrics[metric] }
+
+// promName is the metric as the agent's Prometheus endpoint spells it.
+func (s *Signal) promName() string {
+	name := strings.ReplaceAll(s.Metric, ".", "_")
+	if u := promUnits[s.Unit]; u != "" && !strings.HasSuffix(name, "_"+u) {
+		name += "_" + u
+	}
+	if s.Kind == series.Counter {
+		name += "_total"
+	}
+	return name
+}
+
+// promUnits are the exporter's words for units; those in braces have none.
+var promUnits = map[string]string{"s": "seconds", "By": "bytes", "Cel": "celsius", "W": "watts", "Hz": "hertz", "1": "ratio", "{token}/s": "per_second"}
+
+func promLabel(attr string) string { return strings.ReplaceAll(attr, ".", "_") }

@@ -1,0 +1,28 @@
+package series
+
+// Accept takes the present level of an open finding as the new baseline at once, as the engine itself does with one that stays. It
+// reports whether there was an open finding.
+func (e *Engine) Accept(id ID) bool {
+	s := &e.states[id]
+	f := e.open[id]
+	if s.what == 0 || f == nil {
+		return false
+	}
+	var out Verdict
+	if e.cfg.Profile == Facility {
+		f.State, f.Ended, s.what = StateAccepted, s.t, 0
+		return true
+	}
+	if k := s.phase; s.since >= ringSize {
+		par := s.par
+		s.start(k)
+		s.par, s.n[k] = par, min(s.n[k], 2*warmSamples)
+	} else { // too few values of the phase yet: it is learnt anew
+		s.forget()
+	}
+	e.ends(id, s, f, StateAccepted, &out)
+	return true
+}
+
+// Open reports whether the series has an open finding.
+func (e *Engine) Open(id ID) bool { return e.states[id].what != 0 }
