@@ -2,6 +2,7 @@ package promrules
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -78,8 +79,7 @@ func (r *Runner) findings(c change, now time.Time) []detector.Finding {
 	if err != nil {
 		if c.fired {
 			r.counts.Homeless++
-			r.o.Logger.Warn("alert fires, but its labels name no node, pod or job, so nothing can be said of it (keep such a label in the expression: by (k8s_node_name))",
-				"alert", c.rule.alert, "labels", c.alert.labels.String(), "error", err)
+			r.o.Warn(c.rule.alert, fmt.Errorf("alert fires for %s, of which nothing can be said: %w", bounded(c.alert.labels.String(), maxText), err))
 		}
 		return nil
 	}
@@ -121,7 +121,11 @@ func (r *Runner) event(c change, now time.Time) (event.Event, string, error) {
 			Evidence: event.Evidence{Signal: bounded(c.rule.expr, maxText), Value: &value, WindowS: c.rule.hold.Seconds(), Baseline: "rule", Raw: words(a.annotations)},
 		},
 	}
-	return e, fmt.Sprintf("rule/%s %s %08x", c.rule.alert, t.Subject(), uint32(a.labels.Hash())), e.Validate()
+	key := fmt.Sprintf("rule/%s %s %08x", c.rule.alert, t.Subject(), uint32(a.labels.Hash()))
+	if t.Node == "" { // whoever receives it would take the speaker's node for the one that is meant
+		return e, key, errors.New("its labels name no node (keep one in the expression, as in: sum by (k8s_node_name) (…))")
+	}
+	return e, key, e.Validate()
 }
 
 // words puts what the rule's author wrote for a reader into one line.

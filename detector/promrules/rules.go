@@ -32,6 +32,7 @@ type rule struct {
 	hold, keep    time.Duration
 	labels        labels.Labels
 	annotations   labels.Labels
+	asks          []string                 // names of metrics; an empty one: any
 	active        map[uint64]*alert        // of an alert, by its labels
 	recorded      map[uint64]labels.Labels // of a recording rule, by the last evaluation
 }
@@ -133,6 +134,7 @@ func newRule(p parser.Parser, r rulefmt.Rule, common map[string]string, o Option
 	if t := expr.Type(); t != parser.ValueTypeVector && t != parser.ValueTypeScalar {
 		return nil, fmt.Errorf("rule %s: gives a %s, not a vector", made.name(), parser.DocumentedType(t))
 	}
+	made.asks = names(expr)
 	if far := reach(expr) + offset; far > o.Window {
 		return nil, fmt.Errorf("rule %s: looks back %s, and the window keeps %s (raise the window, or run this rule in Prometheus)", made.name(), far, o.Window)
 	}
@@ -172,4 +174,37 @@ func (r *Runner) check(ctx context.Context, now time.Time) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// names lists the metrics that an expression asks for, an empty one for a selector that may match any name. What templates of an
+// alert ask for beside it is theirs to have from a rule.
+func names(expr parser.Expr) (out []string) {
+	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+		if s, ok := node.(*parser.VectorSelector); ok {
+			name := ""
+			for _, m := range s.LabelMatchers {
+				if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+					name = m.Value
+				}
+			}
+			out = append(out, name)
+		}
+		return nil
+	})
+	return out
+}
+
+func asked(groups []*group) map[string]bool {
+	all := map[string]bool{}
+	for _, g := range groups {
+		for _, u := range g.rules {
+			for _, name := range u.asks {
+				if name == "" {
+					return nil
+				}
+				all[name] = true
+			}
+		}
+	}
+	return all
 }

@@ -19,16 +19,16 @@ import (
 
 // Options of a runner. The zero value of a limit means its default.
 type Options struct {
-	Files     []string      // rule files as Prometheus reads them
-	Cluster   string        // of findings whose labels name none
-	Component string        // who speaks: the last part of an event's source; default promrules
-	Speaker   string        // the node, or gateway, that publishes what a rule finds
-	Window    time.Duration // how far back samples are kept, default 15 min
-	Interval  time.Duration // of groups that say none, default 15 s
-	Lookback  time.Duration // age at which an instant value is stale, default 5 min, at most Window
-	MaxSeries int           // default 50,000
-	PerSeries int           // samples, default 1,024
-	Logger    *slog.Logger
+	Files     []string                     // rule files as Prometheus reads them
+	Cluster   string                       // of findings whose labels name none
+	Component string                       // who speaks: the last part of an event's source; default promrules
+	Speaker   string                       // the node, or gateway, that publishes what a rule finds
+	Window    time.Duration                // how far back samples are kept, default 15 min
+	Interval  time.Duration                // of groups that say none, default 15 s
+	Lookback  time.Duration                // age at which an instant value is stale, default 5 min, at most Window
+	MaxSeries int                          // default 50,000
+	PerSeries int                          // samples, default 1,024
+	Warn      func(rule string, err error) // told of a rule that failed, and of an alert of which no finding can be made
 }
 
 // Limits of one query.
@@ -45,8 +45,8 @@ func (o *Options) fill() {
 	set(&o.MaxSeries, 50_000)
 	set(&o.PerSeries, 1024)
 	o.Lookback = min(o.Lookback, o.Window)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+	if o.Warn == nil {
+		o.Warn = func(string, error) {}
 	}
 }
 
@@ -62,7 +62,7 @@ type Counts struct {
 	Rules, Groups int
 	Evaluations   int64
 	Failures      int64 // evaluations of a rule that gave an error; the rule keeps its state
-	Homeless      int64 // alerts that fired for something which is no node, pod or job: no finding can be made of them
+	Homeless      int64 // alerts that fired for something which names no node: no finding can be made of them
 	Firing        int
 }
 
@@ -73,6 +73,7 @@ type Runner struct {
 	engine *promql.Engine
 	expand *expander
 	groups []*group
+	asked  map[string]bool // names of metrics; nil: any
 	open   map[string]*Open
 	counts Counts
 }
@@ -82,7 +83,7 @@ func New(o Options) (*Runner, error) {
 	o.fill()
 	r := &Runner{o: o, window: NewWindow(o.Window+o.Lookback, o.MaxSeries, o.PerSeries), open: map[string]*Open{}}
 	r.engine = promql.NewEngine(promql.EngineOpts{
-		Logger: o.Logger, MaxSamples: maxSamples, Timeout: timeout, LookbackDelta: o.Lookback,
+		Logger: slog.New(slog.DiscardHandler), MaxSamples: maxSamples, Timeout: timeout, LookbackDelta: o.Lookback,
 		NoStepSubqueryIntervalFn: func(int64) int64 { return o.Interval.Milliseconds() },
 		Parser:                   parser.NewParser(parser.Options{}),
 	})
@@ -91,6 +92,7 @@ func New(o Options) (*Runner, error) {
 	if r.groups, err = load(o.Files, o); err != nil {
 		return nil, err
 	}
+	r.asked = asked(r.groups)
 	for _, g := range r.groups {
 		r.counts.Groups++
 		r.counts.Rules += len(g.rules)
@@ -103,6 +105,20 @@ func (r *Runner) Close() error { return r.engine.Close() }
 
 // Append takes one sample, t in milliseconds since 1970; see Window.Append.
 func (r *Runner) Append(l labels.Labels, t int64, v float64) { r.window.Append(l, t, v) }
+
+// Put is Append for labels given as names and values in turn, the metric's name as __name__. An empty value is no label; of a name
+// that comes twice the last value counts.
+func (r *Runner) Put(pairs []string, t time.Time, v float64) {
+	b := labels.NewBuilder(labels.EmptyLabels())
+	for i := 0; i+1 < len(pairs); i += 2 {
+		b.Set(pairs[i], pairs[i+1])
+	}
+	r.window.Append(b.Labels(), t.UnixMilli(), v)
+}
+
+// Wants reports whether any rule asks for the metric of this name: what none asks for needs no place in the window. It may be
+// called at any time.
+func (r *Runner) Wants(name string) bool { return r.asked == nil || r.asked[name] }
 
 // Counts reports what happened so far, and the state of the window.
 func (r *Runner) Counts() (Counts, WindowCounts) {
@@ -136,7 +152,7 @@ func (r *Runner) Evaluate(ctx context.Context, now time.Time) []detector.Finding
 					return out
 				}
 				r.counts.Failures++
-				r.o.Logger.Warn("rule failed", "file", g.file, "group", g.name, "rule", u.name(), "error", err)
+				r.o.Warn(u.name(), fmt.Errorf("rule file %s: group %s: %w", g.file, g.name, err))
 				continue
 			}
 			for _, c := range changes {

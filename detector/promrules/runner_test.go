@@ -186,11 +186,12 @@ func TestFilesThatPrometheusRefusesAreRefusedWithTheirPlace(t *testing.T) {
 }
 
 func TestWhatNamesNoTargetMakesNoFinding(t *testing.T) {
-	b := newBench(t, "groups: [{name: g, rules: [{alert: Any, expr: 'vector(1)'}]}]")
+	b := newBench(t, "groups: [{name: g, rules: [{alert: Any, expr: 'sum by (namespace, pod) (a) or vector(1)'}]}]")
+	b.put(1, "__name__", "a", "namespace", "ns", "pod", "p")
 	if got := b.step(time.Second); len(got) != 0 {
 		t.Errorf("a finding about nothing: %v", got)
 	}
-	if c, _ := b.Counts(); c.Homeless != 1 {
+	if c, _ := b.Counts(); c.Homeless != 2 {
 		t.Errorf("counts %+v", c)
 	}
 }
@@ -253,6 +254,16 @@ func TestMoreResultsThanTheLimitAreAnErrorAndNoStorm(t *testing.T) {
 	}
 	if got := b.step(time.Second); len(got) != 0 {
 		t.Errorf("%d findings beyond the limit", len(got))
+	}
+}
+
+func TestOnlyWhatARuleAsksForIsWanted(t *testing.T) {
+	b := newBench(t, "groups: [{name: g, rules: [{alert: A, expr: 'rate(a[1m]) > on (node) {__name__=\"b\"}'}]}]")
+	if !b.Wants("a") || !b.Wants("b") || b.Wants("c") {
+		t.Errorf("wants a %t, b %t, c %t", b.Wants("a"), b.Wants("b"), b.Wants("c"))
+	}
+	if any := newBench(t, "groups: [{name: g, rules: [{alert: A, expr: 'count({node=\"n\"}) > 3'}]}]"); !any.Wants("c") {
+		t.Error("a rule that asks by label alone does not see every metric")
 	}
 }
 

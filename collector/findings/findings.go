@@ -1,0 +1,48 @@
+// Package findings is the form in which findings pass through a pipeline: a log record whose body is the event's bytes and whose
+// attributes say what it does to a condition. Connectors write it, the NATS exporter reads it.
+package findings
+
+import (
+	"errors"
+	"fmt"
+
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/plog"
+
+	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// Attributes of a record, beside the event in its body.
+const (
+	AttrKey           = "pitcrew.condition.key"
+	AttrActive        = "pitcrew.condition.active"
+	AttrConditionOnly = "pitcrew.condition.only" // no event to publish: the condition alone
+	AttrBootID        = "host.boot.id"
+)
+
+// Records makes a record of each finding. A finding that is no valid event is left out, and named in the error.
+func Records(found []detector.Finding) (plog.Logs, error) {
+	logs := plog.NewLogs()
+	recs := logs.ResourceLogs().AppendEmpty().ScopeLogs().AppendEmpty().LogRecords()
+	var errs []error
+	for _, f := range found {
+		raw, err := event.Encode(f.Event)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("finding %s: %w", f.Key, err))
+			continue
+		}
+		r := recs.AppendEmpty()
+		r.SetEventName(string(f.Event.Type))
+		r.SetTimestamp(pcommon.NewTimestampFromTime(f.Event.Time))
+		r.Body().SetEmptyBytes().FromRaw(raw)
+		a := r.Attributes()
+		a.PutStr(AttrKey, f.Key)
+		a.PutBool(AttrActive, f.Active)
+		a.PutStr(AttrBootID, f.BootID)
+		if f.ConditionOnly {
+			a.PutBool(AttrConditionOnly, true)
+		}
+	}
+	return logs, errors.Join(errs...)
+}
