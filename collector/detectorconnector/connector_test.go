@@ -388,6 +388,51 @@ func TestAGpuIsNamedByThePodThatHoldsIt(t *testing.T) {
 	}
 }
 
+func TestTheProcessOfALineTellsWhoseFaultItIsWhereSeveralShareTheGPU(t *testing.T) {
+	const uid = "1f2e3d4c-5b6a-4798-8697-a5b4c3d2e1f0"
+	shared := []*podresourcesv1.PodResources{pod("a", "x", "GPU-1::0"), pod("b", "y", "GPU-1::1")}
+	for name, c := range map[string]struct {
+		pods []*podresourcesv1.PodResources
+		code int
+		want event.Target
+	}{
+		"the application's own fault on a shared GPU": {shared, 31, event.Target{PodUID: uid}},
+		"a lost GPU is lost to all who share it":      {shared, 79, event.Target{}},
+		"the GPU is one pod's":                        {[]*podresourcesv1.PodResources{pod("a", "x", "GPU-1")}, 31, event.Target{Namespace: "a", Pod: "x"}},
+		"nobody was given the GPU":                    {nil, 31, event.Target{PodUID: uid}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config(t)
+			cfg.PodResourcesSocket = filepath.Join(t.TempDir(), "k.sock")
+			(&kubelet{pods: c.pods}).serve(t, cfg.PodResourcesSocket)
+			r := start(t, cfg)
+			r.line(t, kernelLine("pitcrew.kernel.xid", map[string]any{
+				"pitcrew.xid.code": c.code, "pitcrew.kmsg.seq": 7, "hw.pci": "0000:1a:00", "hw.id": "GPU-1", "k8s.pod.uid": uid}))
+			es, _ := r.found(t)
+			if got := es[0].Data.Target; got.Namespace != c.want.Namespace || got.Pod != c.want.Pod || got.PodUID != c.want.PodUID {
+				t.Errorf("target %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAGpusFaultNamesTheRankThatUsesIt(t *testing.T) {
+	cfg := config(t)
+	cfg.PodResourcesSocket = filepath.Join(t.TempDir(), "k.sock")
+	(&kubelet{pods: []*podresourcesv1.PodResources{pod("a", "x", "GPU-1", "GPU-2")}}).serve(t, cfg.PodResourcesSocket)
+	r := start(t, cfg)
+	r.sample(t, samples(t0, point{"pitcrew.train.step", 7, map[string]any{"hw.id": "GPU-1", "k8s.pod.uid": "u", "pitcrew.rank": 5}}))
+	r.line(t, xid79("hw.id", "GPU-1"))
+	r.line(t, xid79("hw.id", "GPU-2"))
+	es, _ := r.found(t)
+	if got := es[0].Data.Target.Rank; got == nil || *got != 5 {
+		t.Errorf("rank %v, want 5", got)
+	}
+	if got := es[1].Data.Target.Rank; got != nil {
+		t.Errorf("the other GPU's rank is %d, and nobody said so", *got)
+	}
+}
+
 func TestAWrongConfigurationNamesEveryFault(t *testing.T) {
 	err := (&Config{}).Validate()
 	for _, w := range []string{"stall_floor", "setup_limit", "heartbeat_limit", "max_series", "stall_factor", "cluster", "boot_id_file"} {

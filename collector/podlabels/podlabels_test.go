@@ -50,14 +50,15 @@ func (k *kubelet) give(pods ...string) {
 
 type rig struct {
 	*labeller
-	kubelet *kubelet
-	sink    consumertest.MetricsSink
-	at      atomic.Int64 // unix ns
+	kubelet   *kubelet
+	directory *directory
+	sink      consumertest.MetricsSink
+	at        atomic.Int64 // unix ns
 }
 
 func newRig(t *testing.T, pods ...string) *rig {
 	t.Helper()
-	r := &rig{kubelet: &kubelet{}}
+	r := &rig{kubelet: &kubelet{}, directory: &directory{}}
 	r.at.Store(1700000000e9)
 	r.kubelet.give(pods...)
 	cfg := NewFactory().CreateDefaultConfig().(*Config)
@@ -78,7 +79,7 @@ func newRig(t *testing.T, pods ...string) *rig {
 	}
 	r.labeller = p.(*labeller)
 	now := func() time.Time { return time.Unix(0, r.at.Load()) }
-	r.now, r.pods = now, podresources.New(cfg.PodResourcesSocket, nil, set.Logger, now)
+	r.now, r.pods = now, podresources.New(cfg.PodResourcesSocket, r.directory, set.Logger, now)
 	if err := p.Start(t.Context(), componenttest.NewNopHost()); err != nil {
 		t.Fatal(err)
 	}
