@@ -15,30 +15,74 @@ import (
 
 // PeerFigures are those of the peers on real traces.
 type PeerFigures struct {
-	One        PeerCase `json:"one_slow_named_first"`
-	Several    PeerCase `json:"up_to_forty_percent_slow_all_named"`
-	Imbalanced []string `json:"ar_named"` // role/rank
-	SE         []string `json:"se_named"`
-	Labels     []string `json:"minibatch"` // each label: found or missed, and what else was named
+	One        PeerCase        `json:"one_slow"`
+	Several    PeerCase        `json:"up_to_forty_percent_slow"`
+	Loaded     []PeerCase      `json:"the_same_on_pipelines_with_the_load_of_each_replica_given"`
+	Roles      map[string]Pair `json:"shares_by_role"`
+	Healthy    PeerHealth      `json:"healthy"`
+	Imbalanced []string        `json:"ar_named"` // role/rank
+	SE         []string        `json:"se_named"`
+	Labels     []string        `json:"minibatch"` // each label: found or missed, and what else was named
 }
 
-// PeerCase is a count of injections.
+// PeerCase is a count of injections: of one fault in a healthy role each.
 type PeerCase struct {
-	N     int     `json:"n"`
-	Hits  int     `json:"hits"`
-	Share float64 `json:"share"`
-	Other int     `json:"with_others_named"`
+	N        int     `json:"n"`
+	First    float64 `json:"first_named_is_a_slow_one"`
+	All      float64 `json:"all_slow_named_and_a_slow_one_first"`
+	Other    int     `json:"with_others_named"`
+	DelayP50 int     `json:"rounds_to_the_first_name_p50"`
+	DelayP90 int     `json:"rounds_to_the_first_name_p90"`
+
+	first, all int
+	delays     []int
 }
 
-func (c *PeerCase) add(hit, other bool) {
+// Pair is the share of first named with one slow member, and with several.
+type Pair struct {
+	One     float64 `json:"one"`
+	Several float64 `json:"several"`
+}
+
+// PeerHealth is what was named where nothing is wrong: as recorded, and with the rounds of trace SE, which do not depend on each
+// other, drawn anew into long runs.
+type PeerHealth struct {
+	MemberRounds int `json:"member_rounds"`
+	Named        int `json:"named"`
+	DrawnRounds  int `json:"drawn_member_rounds"`
+	DrawnNamed   int `json:"drawn_named"`
+}
+
+func (c *PeerCase) add(slow []int, got []naming, from, to int) {
 	c.N++
-	if hit {
-		c.Hits++
+	var inside []int
+	other := false
+	for _, n := range got {
+		if n.round < from || n.round >= to {
+			continue
+		}
+		if len(inside) == 0 {
+			c.delays = append(c.delays, n.round-from+1)
+		}
+		inside = append(inside, n.Member)
+		other = other || !slices.Contains(slow, n.Member)
 	}
-	if other {
-		c.Other++
+	if len(inside) == 0 {
+		c.delays = append(c.delays, math.MaxInt32)
 	}
-	c.Share = float64(c.Hits) / float64(c.N)
+	first := len(inside) > 0 && slices.Contains(slow, inside[0])
+	all := first
+	for _, m := range slow {
+		all = all && slices.Contains(inside, m)
+	}
+	for count, yes := range map[*int]bool{&c.first: first, &c.all: all, &c.Other: other} {
+		if yes {
+			*count++
+		}
+	}
+	slices.Sort(c.delays)
+	c.DelayP50, c.DelayP90 = c.delays[(c.N-1)/2], c.delays[(c.N-1)*9/10]
+	c.First, c.All = float64(c.first)/float64(c.N), float64(c.all)/float64(c.N)
 }
 
 // role is the rounds of one role: values by round and member.
@@ -46,13 +90,16 @@ type role struct {
 	name    string
 	members []string
 	rounds  [][]float64
+	load    [][]float64 // of each member and round: what its replica took on the other stages; nil: there are none
 }
 
 // stragglerRoles reads compute time by pipeline stage: ranks of one stage do the same work.
 func stragglerRoles(dir, trace string) ([]role, error) {
 	type key struct{ step, member int }
 	values := map[int]map[key]float64{}
-	cols := []string{"step", "rank", "stage", "sum_s_backward-compute", "sum_s_forward-compute"}
+	replica := map[int]int{}
+	byReplica := map[key]map[int]float64{} // step and replica: by stage
+	cols := []string{"step", "rank", "stage", "sum_s_backward-compute", "sum_s_forward-compute", "dp_rank"}
 	err := readCSV(filepath.Join(dir, "stragglers", "per_step_rank_"+trace+".csv.gz"), cols, func(c []string) error {
 		n := make([]float64, len(c))
 		for i, x := range c {
@@ -67,6 +114,12 @@ func stragglerRoles(dir, trace string) ([]role, error) {
 			values[stage] = map[key]float64{}
 		}
 		values[stage][key{int(n[0]), int(n[1])}] = n[3] + n[4]
+		replica[int(n[1])] = int(n[5])
+		at := key{int(n[0]), int(n[5])}
+		if byReplica[at] == nil {
+			byReplica[at] = map[int]float64{}
+		}
+		byReplica[at][stage] = n[3] + n[4]
 		return nil
 	})
 	if err != nil {
@@ -86,15 +139,22 @@ func stragglerRoles(dir, trace string) ([]role, error) {
 			r.members = append(r.members, strconv.Itoa(m))
 		}
 		for _, s := range steps {
-			row := make([]float64, len(members))
+			row, load := make([]float64, len(members)), make([]float64, len(members))
 			for i, m := range members {
 				x, ok := v[key{s, m}]
 				if !ok {
 					x = math.NaN()
 				}
 				row[i] = x
+				var others []float64
+				for st, x := range byReplica[key{s, replica[m]}] {
+					if st != stage {
+						others = append(others, x)
+					}
+				}
+				load[i] = median(others)
 			}
-			r.rounds = append(r.rounds, row)
+			r.rounds, r.load = append(r.rounds, row), append(r.load, load)
 		}
 		out = append(out, r)
 	}
@@ -107,19 +167,23 @@ func stragglerRoles(dir, trace string) ([]role, error) {
 	return out, nil
 }
 
-// named replays a role and gives what was named, in order, with the round.
+// naming is what was named, in order, with the round.
 type naming struct {
 	peers.Finding
 	round int
 }
 
-func (r role) replay(rounds [][]float64) (out []naming, err error) {
+func (r role) replay(rounds, load [][]float64) (out []naming, err error) {
 	g, err := peers.New(len(r.members))
 	if err != nil {
 		return nil, err
 	}
 	for i, v := range rounds {
-		for _, f := range g.Round(int64(i)*1e9, v) {
+		var l []float64
+		if load != nil {
+			l = load[i]
+		}
+		for _, f := range g.RoundLoad(int64(i)*1e9, v, l) {
 			if f.Ended == 0 && (f.What == peers.Slow || f.What == peers.Imbalance) {
 				out = append(out, naming{f, i})
 			}
@@ -132,10 +196,21 @@ func (r role) replay(rounds [][]float64) (out []naming, err error) {
 // part in the choice.
 const arCulprit = "0"
 
+const (
+	injections   = 60 // of each kind in each healthy role
+	faultRounds  = 12
+	quietRounds  = 12 // before a fault
+	drawnRounds  = 4000
+	mostSlow     = 0.4 // of a role
+	slowerLeast  = 1.3
+	slowerSpread = 0.7
+)
+
 // PeerQuality measures the peers on the traces below dir.
 func PeerQuality(dir string) (*PeerFigures, error) {
-	out := &PeerFigures{}
+	out := &PeerFigures{Loaded: make([]PeerCase, 2), Roles: map[string]Pair{}}
 	var healthy []role
+	rng := rand.New(rand.NewPCG(Seed, 3))
 	for _, trace := range []string{"AR", "SE"} {
 		roles, err := stragglerRoles(dir, trace)
 		if err != nil {
@@ -145,7 +220,7 @@ func PeerQuality(dir string) (*PeerFigures, error) {
 			if len(r.members) < 4 {
 				continue
 			}
-			got, err := r.replay(r.rounds)
+			got, err := r.replay(r.rounds, nil)
 			if err != nil {
 				return nil, err
 			}
@@ -157,8 +232,16 @@ func PeerQuality(dir string) (*PeerFigures, error) {
 					out.SE = append(out.SE, s)
 				}
 			}
-			if trace != "AR" || !slices.Contains(r.members, arCulprit) {
-				healthy = append(healthy, r)
+			if trace == "AR" && slices.Contains(r.members, arCulprit) {
+				continue
+			}
+			healthy = append(healthy, r)
+			out.Healthy.MemberRounds += len(r.rounds) * len(r.members)
+			out.Healthy.Named += len(got)
+			if trace == "SE" {
+				if err := out.Healthy.draw(r, rng); err != nil {
+					return nil, err
+				}
 			}
 		}
 	}
@@ -167,60 +250,61 @@ func PeerQuality(dir string) (*PeerFigures, error) {
 		return nil, err
 	}
 	healthy = append(healthy, batch...)
-	rng := rand.New(rand.NewPCG(Seed, 3))
 	for _, r := range healthy {
-		for range 60 {
-			if err := injectPeers(r, 1, rng, &out.One); err != nil {
-				return nil, err
+		var one, several PeerCase
+		for _, c := range []struct {
+			role, all, loaded *PeerCase
+			most              int
+		}{{&one, &out.One, &out.Loaded[0], 1}, {&several, &out.Several, &out.Loaded[1], max(1, int(mostSlow*float64(len(r.members))))}} {
+			for range injections {
+				slow, rounds, from := injectPeers(r, 1+rng.IntN(c.most), rng)
+				got, err := r.replay(rounds, nil)
+				if err != nil {
+					return nil, err
+				}
+				c.role.add(slow, got, from, from+faultRounds)
+				c.all.add(slow, got, from, from+faultRounds)
+				if r.load == nil {
+					continue
+				}
+				if got, err = r.replay(rounds, r.load); err != nil {
+					return nil, err
+				}
+				c.loaded.add(slow, got, from, from+faultRounds)
 			}
 		}
-		for range 60 {
-			k := 1 + rng.IntN(max(1, int(0.4*float64(len(r.members)))))
-			if err := injectPeers(r, k, rng, &out.Several); err != nil {
-				return nil, err
-			}
-		}
+		out.Roles[r.name] = Pair{one.First, several.First}
 	}
 	return out, nil
 }
 
-// injectPeers slows k members by 1.3 to 2 from a round on, for twelve rounds.
-func injectPeers(r role, k int, rng *rand.Rand, c *PeerCase) error {
-	slow := rng.Perm(len(r.members))[:k]
-	factor := 1.3 + 0.7*rng.Float64()
-	if len(r.rounds) < 28 {
-		return nil
+// draw replays a long healthy run.
+func (h *PeerHealth) draw(r role, rng *rand.Rand) error {
+	rounds := make([][]float64, drawnRounds)
+	for i := range rounds {
+		rounds[i] = r.rounds[rng.IntN(len(r.rounds))]
 	}
-	from := 12 + rng.IntN(len(r.rounds)-24)
-	rounds := make([][]float64, len(r.rounds))
+	got, err := r.replay(rounds, nil)
+	h.DrawnRounds += drawnRounds * len(r.members)
+	h.DrawnNamed += len(got)
+	return err
+}
+
+// injectPeers slows k members by a factor of 1.3 to 2 from a round on, for twelve rounds.
+func injectPeers(r role, k int, rng *rand.Rand) (slow []int, rounds [][]float64, from int) {
+	slow = rng.Perm(len(r.members))[:k]
+	factor := slowerLeast + slowerSpread*rng.Float64()
+	from = quietRounds + rng.IntN(len(r.rounds)-quietRounds-faultRounds)
+	rounds = make([][]float64, len(r.rounds))
 	for i, v := range r.rounds {
 		rounds[i] = slices.Clone(v)
-		if i >= from && i < from+12 {
+		if i >= from && i < from+faultRounds {
 			for _, m := range slow {
 				rounds[i][m] *= factor
 			}
 		}
 	}
-	got, err := r.replay(rounds)
-	if err != nil {
-		return err
-	}
-	var inside []int
-	other := false
-	for _, n := range got {
-		if n.round >= from && n.round < from+12 {
-			inside = append(inside, n.Member)
-			other = other || !slices.Contains(slow, n.Member)
-		}
-	}
-	hit := len(inside) > 0 && slices.Contains(slow, inside[0])
-	if k > 1 {
-		for _, m := range slow {
-			hit = hit && slices.Contains(inside, m)
-		}
-	}
-	c.add(hit, other)
-	return nil
+	return slow, rounds, from
 }
 
 // miniBatch judges both jobs of workers against their labels and gives their healthy stretches as roles.
@@ -275,7 +359,7 @@ func miniBatch(dir string, out *PeerFigures) ([]role, error) {
 				r.rounds[i] = append(r.rounds[i], math.NaN())
 			}
 		}
-		got, err := r.replay(r.rounds)
+		got, err := r.replay(r.rounds, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -300,6 +384,12 @@ func miniBatch(dir string, out *PeerFigures) ([]role, error) {
 			}
 		}
 		healthy = append(healthy, role{name: job, members: r.members, rounds: r.rounds[:end]})
+		out.Healthy.MemberRounds += end * len(r.members)
+		for _, n := range got {
+			if n.round < end {
+				out.Healthy.Named++
+			}
+		}
 	}
 	return healthy, nil
 }

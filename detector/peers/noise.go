@@ -1,0 +1,186 @@
+package peers
+
+import "math"
+
+const (
+	history  = 32 // rounds that are remembered, a power of two
+	windows  = 4
+	ownMost  = 32 // rounds of its own that a member's noise is worth at most …
+	ownPrior = 16 // … against so many of the role
+	offsetN  = 63 // rounds that an offset of rate 1/32 is worth
+	clipMost = 4  // scales of the role that one round counts at most …
+	clipLow  = 0.4
+	resum    = 1 << 12 // rounds after which sums are taken anew, so that they keep no rest of what came and went
+)
+
+// lengths of the windows over which the evidence of a member is summed: the short ones are for large faults, the long ones for
+// small faults under much noise.
+var (
+	lengths = [windows]int{3, 6, 12, 24}
+	shares  = [windows]float64{1. / 3, 1. / 6, 1. / 12, 1. / 24}
+)
+
+// window is a member's last distances and their sums.
+type window struct {
+	n    int // rounds, of which the last are kept
+	sum  [windows]float64
+	last [history]float32
+}
+
+func (w *window) add(d float64) {
+	x := float32(d)
+	n := uint(w.n)
+	if w.n >= history {
+		w.sum[0] += float64(x) - float64(w.last[(n-3)%history])
+		w.sum[1] += float64(x) - float64(w.last[(n-6)%history])
+		w.sum[2] += float64(x) - float64(w.last[(n-12)%history])
+		w.sum[3] += float64(x) - float64(w.last[(n-24)%history])
+	} else {
+		for k, l := range lengths {
+			w.sum[k] += float64(x)
+			if w.n >= l {
+				w.sum[k] -= w.back(l - 1)
+			}
+		}
+	}
+	w.last[n%history] = x
+	w.n++
+	if w.n == resum {
+		w.n = history
+		for k, l := range lengths {
+			w.sum[k] = 0
+			for i := range l {
+				w.sum[k] += w.back(i)
+			}
+		}
+	}
+}
+
+// back is the distance of so many rounds ago.
+func (w *window) back(i int) float64 { return float64(w.last[uint(w.n-1-i)%history]) }
+
+// noise is what the healthy members of a role show.
+type noise struct {
+	scale  float64 // of a distance
+	mean   [windows]float64
+	rounds [windows]int
+	doubt  float64 // variance of an offset, for having been seen in few rounds
+	share  float64 // of an offset that is believed
+}
+
+// believed is a member's constant distance as far as it is believed: few rounds under much noise say little, so it is drawn
+// towards none by the share that chance has in it (James and Stein), unless it stands out by itself.
+func (n *noise) believed(m *member) float64 {
+	if m.offset*m.offset < 9*n.doubt {
+		return m.offset * n.share
+	}
+	return m.offset
+}
+
+// variance of the mean of a member's distances over a window.
+func (n *noise) variance(m *member, k int) float64 {
+	own := float64(min(m.rounds, ownMost))
+	s := (own*m.scale*m.scale + ownPrior*n.scale*n.scale) / (own + ownPrior)
+	s = max(s, scaleFloor*scaleFloor)
+	l := float64(lengths[k])
+	of := s / l
+	if n.rounds[k] > 0 && n.scale > 0 { // rounds that depend on each other make means of more noise
+		of *= max(1, n.mean[k]*n.mean[k]*l/max(n.scale*n.scale, scaleFloor*scaleFloor))
+	}
+	return of + n.doubt*n.share
+}
+
+// gather adds the round to each member's evidence. It says whether any member stands out in any window against the middle of all,
+// half as much as opens a finding: the middle of few rounds can be pulled up by the slow, never down, so nothing is missed but for
+// a while.
+func (g *Group) gather() (triggered bool) {
+	n := &g.noise
+	limit := max(clipMost*n.scale, clipLow)
+	var means, full [windows]float64
+	all := 0.0
+	for i := range g.m {
+		m := &g.m[i]
+		if math.IsNaN(m.y) || m.blind || m.rounds < learnRounds {
+			continue
+		}
+		w := &m.window
+		w.add(max(-limit, min(limit, m.d)))
+		apart := m.suspect || m.open
+		triggered = triggered || apart
+		m.suspect = false
+		// What is in a window that is not full yet is taken as less than it is.
+		a, b, c, d := math.Abs(w.sum[0])*shares[0], math.Abs(w.sum[1])*shares[1], math.Abs(w.sum[2])*shares[2], math.Abs(w.sum[3])*shares[3]
+		if a >= floors[0]/2 || b >= floors[1]/2 || c >= floors[2]/2 || d >= floors[3]/2 {
+			for k, mean := range [windows]float64{a, b, c, d} {
+				triggered = triggered || mean >= floors[k]/2 && mean*mean > suspectScore*suspectScore/4*n.variance(m, k)
+			}
+		}
+		switch {
+		case apart:
+		case w.n >= history:
+			means[0], means[1], means[2], means[3] = means[0]+a, means[1]+b, means[2]+c, means[3]+d
+			all++
+		default:
+			for k, mean := range [windows]float64{a, b, c, d} {
+				if w.n >= lengths[k] {
+					means[k] += mean
+					full[k]++
+				}
+			}
+		}
+	}
+	for k := range lengths {
+		if full[k] += all; full[k] > 0 {
+			n.rounds[k]++
+			n.mean[k] += rate(n.rounds[k]) * (1.2533*means[k]/full[k] - n.mean[k])
+		}
+	}
+	return triggered
+}
+
+// rate of the nth value of a mean that forgets.
+func rate(n int) float64 {
+	if n >= 1/learnRate {
+		return learnRate
+	}
+	return 1 / float64(n)
+}
+
+// learn takes the round into the offsets and the noise; what is judged slow is not learnt.
+func (g *Group) learn(job bool) {
+	n := &g.noise
+	sum, squares, members, rounds := 0.0, 0.0, 0, 0
+	wide := max(clipMost*n.scale, clipLow)
+	for i := range g.m {
+		m := &g.m[i]
+		if math.IsNaN(m.y) || m.blind || m.suspect || m.open || job && m.rounds >= learnRounds {
+			continue
+		}
+		if g.load.given {
+			g.load.learn(g.load.x[i], m.d+m.explained)
+		}
+		limit := wide
+		if m.rounds >= learnRounds {
+			limit = 3 * max(m.scale, scaleFloor)
+		}
+		d := max(-limit, min(limit, m.d+m.believed-m.offset)) // beyond the offset as it was measured
+		if m.rounds > 0 {
+			m.scale += rate(m.rounds) * (1.2533*math.Abs(d) - m.scale)
+		}
+		m.rounds++
+		m.offset += rate(m.rounds) * d
+		sum += min(math.Abs(m.d), wide)
+		squares += m.offset * m.offset
+		members++
+		rounds = max(rounds, m.rounds)
+	}
+	if members == 0 {
+		return
+	}
+	if g.rounds > 1 { // in the first round the distances are the offsets
+		n.scale += rate(g.rounds-1) * (1.2533*sum/float64(members) - n.scale)
+	}
+	n.doubt = n.scale * n.scale / float64(min(rounds, offsetN))
+	between := max(0, squares/float64(members)-n.doubt)
+	n.share = between / max(between+n.doubt, 1e-12)
+}
