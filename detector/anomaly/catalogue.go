@@ -103,6 +103,8 @@ type Signal struct {
 	Certain     float64 // not 0: no statistics; beyond this value (High: above, Low: below) three times in a row it is so
 
 	gate   gate
+	sparse bool    // gaps mean nothing: what is zero, or was not measured, is not said
+	least  float64 // distance from what was expected, in the signal's unit, below which nobody minds
 	phases phaseSet
 	role   role // with a role and no name the metric is read for it alone
 }
@@ -119,13 +121,16 @@ func rank(name, metric, phase, unit string, bad Direction, f Family) Signal {
 	return s
 }
 
-func (s Signal) info() Signal            { s.Info = true; return s }
-func (s Signal) flat() Signal            { s.Flat = true; return s }
-func (s Signal) in(p phaseSet) Signal    { s.phases = p; return s }
-func (s Signal) as(r role) Signal        { s.role = r; return s }
-func (s Signal) when(g gate) Signal      { s.gate = g; return s }
-func (s Signal) beyond(v float64) Signal { s.Certain = v; return s }
-func tells(metric string, r role) Signal { return Signal{Metric: metric, About: Rank, role: r} }
+func (s Signal) info() Signal              { s.Info = true; return s }
+func (s Signal) flat() Signal              { s.Flat = true; return s }
+func (s Signal) in(p phaseSet) Signal      { s.phases = p; return s }
+func (s Signal) as(r role) Signal          { s.role = r; return s }
+func (s Signal) when(g gate) Signal        { s.gate = g; return s }
+func (s Signal) gaps() Signal              { s.sparse = true; return s }
+func (s Signal) from(least float64) Signal { s.least = least; return s }
+func (s Signal) of(k series.Kind) Signal   { s.Kind = k; return s }
+func (s Signal) beyond(v float64) Signal   { s.Certain = v; return s }
+func tells(metric string, r role) Signal   { return Signal{Metric: metric, About: Rank, role: r} }
 func throttle(reason, name string) Signal {
 	return gpu(name, "pitcrew.gpu.throttle", "pitcrew.throttle.reason", reason, "1", series.Level, High, Throttle).beyond(0.5)
 }
@@ -136,20 +141,23 @@ var Catalogue = []Signal{
 	tells("pitcrew.train.step.age", roleStepAge),
 	tells("pitcrew.train.section", roleSection),
 	tells("pitcrew.train.checkpoint.step", roleCheckpoint),
-	tells("pitcrew.train.tokens", roleWork),
-	tells("pitcrew.train.samples", roleWork),
 
 	rank("step-time", "pitcrew.train.step.duration", "", "s", High, Pace),
-	rank("throughput", "pitcrew.train.throughput", "", "{token}/s", Low, Pace),
+	rank("throughput", "pitcrew.train.throughput", "", "1/s", Low, Pace).as(roleWork),
+	rank("mfu", "pitcrew.train.mfu", "", "1", Low, Pace),
+	rank("compute", "pitcrew.train.compute.duration", "", "s", High, Compute),
 	rank("forward", "pitcrew.train.phase.duration", "forward", "s", High, Compute),
 	rank("backward", "pitcrew.train.phase.duration", "backward", "s", High, Compute),
 	rank("optimizer", "pitcrew.train.phase.duration", "optimizer", "s", High, Compute),
-	rank("launch", "pitcrew.train.phase.duration", "launch", "s", High, Launch),
-	rank("data-wait", "pitcrew.train.phase.duration", "data_wait", "s", High, Input),
-	rank("communication", "pitcrew.train.phase.duration", "communication", "s", Both, Communication).info(), // who waits is not who is slow
-	rank("loss", "pitcrew.train.loss", "", "1", High, Learning).info(),
-	rank("grad-norm", "pitcrew.train.grad_norm", "", "1", High, Learning).info(),
-	rank("memory-allocated", "pitcrew.train.memory.allocated", "", "By", High, Memory).info(),
+	rank("launch", "pitcrew.train.launch.latency", "", "s", High, Launch).gaps().from(100e-6),
+	rank("data-wait", "pitcrew.train.phase.duration", "data_wait", "s", High, Input).gaps().from(1e-3),
+	rank("communication", "pitcrew.train.communication.wait", "", "s", Both, Communication).info().gaps(), // who waits is not who is slow
+	rank("loss", "pitcrew.train.loss", "", "1", High, Learning).info().gaps(),
+	rank("grad-norm", "pitcrew.train.grad_norm", "", "1", High, Learning).info().gaps(),
+	rank("nonfinite", "pitcrew.train.nonfinite", "", "{value}", High, Learning).of(series.Counter).info().when(stepping),
+	rank("memory-allocated", "pitcrew.train.memory.allocated", "", "By", High, Memory).info().when(stepping),
+	rank("memory-reserved", "pitcrew.train.memory.reserved", "", "By", High, Memory).info().when(stepping),
+	rank("memory-retries", "pitcrew.train.memory.retries", "", "{retry}", High, Memory).of(series.Counter).info().when(stepping),
 	rank("checkpoint-time", "pitcrew.train.checkpoint.duration", "", "s", High, Storage).info().when(perEvent),
 
 	gpu("temperature", "hw.temperature", "hw.sensor_location", "gpu", "Cel", series.Level, High, Thermal).in(whileBusy),
@@ -219,6 +227,6 @@ func (s *Signal) promName() string {
 }
 
 // promUnits are the exporter's words for units; those in braces have none.
-var promUnits = map[string]string{"s": "seconds", "By": "bytes", "Cel": "celsius", "W": "watts", "Hz": "hertz", "1": "ratio", "{token}/s": "per_second"}
+var promUnits = map[string]string{"s": "seconds", "By": "bytes", "Cel": "celsius", "W": "watts", "Hz": "hertz", "1": "ratio", "1/s": "per_second"}
 
 func promLabel(attr string) string { return strings.ReplaceAll(attr, ".", "_") }

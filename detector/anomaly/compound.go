@@ -19,8 +19,9 @@ type clause struct {
 	needs    []need
 	families int // at least so many different ones, whichever
 	window   time.Duration
-	told     bool // each must be against what was told: a change of schedule that nobody announced moves them all as well
-	ratio    float64
+	told     bool    // each must be against what was told: a change of schedule that nobody announced moves them all as well
+	ratio    float64 // of the strong one's level to the expected
+	share    float64 // of a step, that the strong one's excess is at least
 }
 
 // pattern is a compound finding.
@@ -59,9 +60,9 @@ var patterns = []pattern{
 	{
 		Name: "launch-latency", lead: []Family{Launch}, about: "kernels start late: the host is slow, not the GPU",
 		clauses: []clause{
-			{needs: []need{{Launch, strong, false}, {Pace, 0, false}}, window: nearWindow, told: true},
-			{needs: []need{{Launch, strong, false}, {Pace, 0, false}}, window: nearWindow, ratio: 1.5},
-			{needs: []need{{Launch, veryStrong, false}}, window: nearWindow, told: true},
+			{needs: []need{{Launch, strong, false}, {Pace, 0, false}}, window: nearWindow, told: true, share: 0.005},
+			{needs: []need{{Launch, strong, false}, {Pace, 0, false}}, window: nearWindow, ratio: 1.5, share: 0.005},
+			{needs: []need{{Launch, veryStrong, false}}, window: nearWindow, told: true, share: 0.02},
 		},
 	},
 	{
@@ -144,7 +145,7 @@ func (c *clause) met(ms []*member) []*member {
 			if m.signal().Family != f || m.z < z || c.told && !m.told || certain && !m.certain {
 				continue
 			}
-			if c.ratio > 0 && z > 0 && !(m.ratio() >= c.ratio) {
+			if z > 0 && (c.ratio > 0 && !(m.ratio() >= c.ratio) || c.share > 0 && !(m.level-m.expected >= c.share*m.tr.ent.pace)) {
 				continue
 			}
 			if best == nil || m.z > best.z || m.z == best.z && m.onset < best.onset {

@@ -34,6 +34,7 @@ const (
 	stepAhead  = time.Minute      // … or ahead, or the node slept
 	settle     = 30 * time.Second // after a start, a clock's step or a new attempt nothing is called absent
 	sweepEvery = time.Second
+	thin       = 900 * time.Millisecond
 	firstOnes  = 8 // samples of a series whose interval chooses its profile
 )
 
@@ -150,6 +151,15 @@ func (e *Engine) Put(m *Metric, l Labels, t int64, v float64) {
 			e.counts.Refused++
 			continue
 		}
+		if s.gate == perEvent {
+			if !en.fresh {
+				continue
+			}
+			en.fresh = false
+		}
+		if s.About == Rank && s.gate == stepping && t+e.shift-e.tracks[slot].t < int64(thin) && t+e.shift > e.tracks[slot].t {
+			continue // a ring's state is read ten times a second and changes more rarely
+		}
 		e.batch = append(e.batch, sample{slot, t, v})
 	}
 }
@@ -243,8 +253,11 @@ func (e *Engine) feed(tr *track, t int64, v float64) {
 	dt := float64(t-tr.t) * 1e-9
 	val, known := tr.take(s, t, v, dt)
 	phase, told := tr.ent.phaseOf(s, e.now)
-	if s.gate == perStep && s.Family == Pace && s.Bad == High {
+	switch {
+	case s.gate == perStep && s.Family == Pace && s.Bad == High:
 		tr.ent.stepped(t, v)
+	case s.role == roleWork:
+		tr.ent.worked(v * e.took(tr.ent, t))
 	}
 	tr.back(e, s, val)
 	switch {
@@ -255,7 +268,19 @@ func (e *Engine) feed(tr *track, t int64, v float64) {
 		e.choose(tr, phase, told)
 		return
 	}
-	e.observe(tr, s, series.Sample{T: t, V: v, Phase: phase, Told: told, Workload: tr.ent.work}, val, dt, known)
+	e.observe(tr, s, series.Sample{T: t, V: v, Phase: phase, Told: told, Workload: tr.ent.workload()}, val, dt, known)
+}
+
+// took is how long the step that ended at t took; 0: unknown. Rates of a step may come some steps after its duration.
+func (e *Engine) took(en *entity, t int64) float64 {
+	if slot := en.slots[rowStepTime]; slot != 0 {
+		for _, x := range e.tracks[slot-1].ring {
+			if x.t == t {
+				return x.v
+			}
+		}
+	}
+	return 0
 }
 
 func (e *Engine) observe(tr *track, s *Signal, x series.Sample, val, dt float64, known bool) {
@@ -297,7 +322,7 @@ func (e *Engine) choose(tr *track, phase uint8, told bool) {
 		return
 	}
 	for _, x := range tr.recent(firstOnes) {
-		e.engines[p].Observe(tr.sid, series.Sample{T: x.t, V: x.raw, Phase: phase, Told: told, Workload: tr.ent.work})
+		e.engines[p].Observe(tr.sid, series.Sample{T: x.t, V: x.raw, Phase: phase, Told: told, Workload: tr.ent.workload()})
 	}
 }
 

@@ -65,6 +65,7 @@ type entity struct {
 	step      float64
 	stepAge   float64 // NaN: unknown
 	ckpt      float64
+	fresh     bool  // a checkpoint of which the time was not taken in
 	warm      int   // steps of this process so far
 	stepAt    int64 // of the last step's end
 	pace      float64
@@ -305,6 +306,7 @@ func (en *entity) tell(r role, v float64) {
 	case roleCheckpoint:
 		if en.ckpt >= 0 && v != en.ckpt {
 			en.leave(phaseCheckpoint)
+			en.fresh = true
 		}
 		en.ckpt = v
 	case roleSection:
@@ -319,8 +321,6 @@ func (en *entity) tell(r role, v float64) {
 			en.warm = 0
 		}
 		en.section = s
-	case roleWork:
-		en.worked(v)
 	}
 }
 
@@ -346,6 +346,14 @@ func (en *entity) worked(v float64) {
 	default:
 		en.workNext, en.workRow = v, 1
 	}
+}
+
+// workload counts the changes of what the rank processes.
+func (en *entity) workload() uint32 {
+	if en.rank != nil {
+		return en.rank.work
+	}
+	return en.work
 }
 
 // stepped takes in the end of a step.
@@ -385,8 +393,11 @@ func (en *entity) phaseOf(s *Signal, now int64) (phase uint8, told bool) {
 		return phaseStep, en.section >= 0 && en.workAt > 0
 	}
 	r := en.rank
+	if en.key.about == Rank {
+		r = en
+	}
 	if r == nil || now-r.seen > int64(linkKept) || r.section < 0 {
-		if !(en.busy >= busyLeast) {
+		if en.key.about == GPU && !(en.busy >= busyLeast) {
 			return series.Warmup, false
 		}
 		return phaseStep, false

@@ -90,6 +90,9 @@ func (e *Engine) opened(tr *track, s *Signal, f *series.Finding, x series.Sample
 	if f.What != series.Flatline && !s.bad(up) {
 		return
 	}
+	if s.least > 0 && math.Abs(tr.middle(4)-f.Expected) < s.least {
+		return
+	}
 	if m := tr.m; m != nil { // its level was accepted, and it became worse
 		m.state, m.watch, m.z = event.StateOpen, false, max(m.z, zOf(f.Score))
 		e.touch(tr.ent)

@@ -88,7 +88,7 @@ func (n *node) pass(d time.Duration) *node {
 			}
 			n.put("pitcrew.train.step.duration", l, n.now, took)
 			if n.tokens > 0 {
-				n.put("pitcrew.train.tokens", l, n.now, n.tokens)
+				n.put("pitcrew.train.throughput", l, n.now, n.tokens/took)
 			}
 			launch := n.launch
 			if v, ok := n.launchAt[i]; ok {
@@ -97,11 +97,12 @@ func (n *node) pass(d time.Duration) *node {
 			for _, x := range []struct {
 				phase string
 				v     float64
-			}{{"forward", 0.06 * n.paceTimes}, {"backward", 0.1 * n.paceTimes}, {"launch", launch}, {"data_wait", 0.002}} {
+			}{{"forward", 0.06 * n.paceTimes}, {"backward", 0.1 * n.paceTimes}, {"data_wait", 0.002}} {
 				p := l
 				p.Value = x.phase
 				n.put("pitcrew.train.phase.duration", p, n.now, n.about(x.v))
 			}
+			n.put("pitcrew.train.launch.latency", l, n.now, n.about(launch))
 			n.put("pitcrew.train.loss", l, n.now, n.about(2))
 		}
 		if ended {

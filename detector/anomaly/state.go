@@ -293,6 +293,8 @@ var rowOf = func() map[string]row {
 	return m
 }()
 
+var rowStepTime = rowOf["step-time"]
+
 func (e *Engine) restoreEntity(s *savedEntity, whole, sameBoot bool, used map[[2]uint32]bool) error {
 	k := entityKey{s.About, s.ID, s.Rank}
 	if s.About > Rank || s.ID == "" || e.ents[k] != nil || len(e.ents) >= e.o.MaxSeries {

@@ -1,6 +1,7 @@
 package anomaly
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -140,6 +141,13 @@ func (tr *track) recent(most int) []value {
 	return out
 }
 
+// middle is the median of the last values.
+func (tr *track) middle(most int) float64 {
+	vs := tr.recent(most)
+	slices.SortFunc(vs, func(a, b value) int { return cmp.Compare(a.v, b.v) })
+	return vs[len(vs)/2].v
+}
+
 func (tr *track) middleInterval() time.Duration {
 	var d []int64
 	last := int64(0)
@@ -176,7 +184,7 @@ func (e *Engine) absences() {
 			continue
 		}
 		s := &Catalogue[tr.row]
-		if s.gate == perEvent || e.now < tr.ent.quiet {
+		if s.gate == perEvent || s.sparse || e.now < tr.ent.quiet {
 			continue
 		}
 		if s.gate == perStep && (tr.ent.section != sectionStep && tr.ent.section >= 0 || tr.ent.warm < warmSteps) {
