@@ -219,7 +219,7 @@ func (l *level) judge(g *Group, t int64) bool {
 		l.rounds++
 		d := now - l.mean
 		if l.rounds > learnRounds {
-			d = max(-3*max(l.scale, scaleFloor), min(3*max(l.scale, scaleFloor), d))
+			d = clip(d, 3*max(l.scale, scaleFloor))
 		}
 		l.mean += rate(l.rounds) * d
 		if l.rounds > 1 {

@@ -37,7 +37,7 @@ func (l *load) take(m []member, given []float64, scratch *[]float64) bool {
 	mid := middleOf(s).mid
 	for i, x := range l.x {
 		if !math.IsNaN(x) {
-			l.x[i] = max(-loadClip, min(loadClip, x-mid))
+			l.x[i] = clip(x-mid, loadClip)
 		}
 	}
 	// A round weighs less by the next.
@@ -57,6 +57,6 @@ func (l *load) slope() float64 {
 // learn takes in how far a member of that load was from the middle.
 func (l *load) learn(x, d float64) {
 	l.xx += x * x
-	l.xy += x * max(-loadClip, min(loadClip, d))
+	l.xy += x * clip(d, loadClip)
 	l.pairs = min(l.pairs+1, loadPairs)
 }

@@ -104,7 +104,7 @@ func (g *Group) gather() (triggered bool) {
 			continue
 		}
 		w := &m.window
-		w.add(max(-limit, min(limit, m.d)))
+		w.add(clip(m.d, limit))
 		apart := m.suspect || m.open
 		triggered = triggered || apart
 		m.suspect = false
@@ -138,6 +138,17 @@ func (g *Group) gather() (triggered bool) {
 	return triggered
 }
 
+// clip keeps x within limit of zero.
+func clip(x, limit float64) float64 {
+	if x > limit {
+		return limit
+	}
+	if x < -limit {
+		return -limit
+	}
+	return x
+}
+
 // rate of the nth value of a mean that forgets.
 func rate(n int) float64 {
 	if n >= 1/learnRate {
@@ -161,15 +172,17 @@ func (g *Group) learn(job bool) {
 		}
 		limit := wide
 		if m.rounds >= learnRounds {
-			limit = 3 * max(m.scale, scaleFloor)
+			if limit = 3 * m.scale; limit < 3*scaleFloor {
+				limit = 3 * scaleFloor
+			}
 		}
-		d := max(-limit, min(limit, m.d+m.believed-m.offset)) // beyond the offset as it was measured
+		d := clip(m.d+m.believed-m.offset, limit) // beyond the offset as it was measured
 		if m.rounds > 0 {
 			m.scale += rate(m.rounds) * (1.2533*math.Abs(d) - m.scale)
 		}
 		m.rounds++
 		m.offset += rate(m.rounds) * d
-		sum += min(math.Abs(m.d), wide)
+		sum += math.Abs(clip(m.d, wide))
 		squares += m.offset * m.offset
 		members++
 		rounds = max(rounds, m.rounds)
