@@ -62,6 +62,15 @@ func TestPeersNameTheSlowWorkerOfRealTracesAndNobodyElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if f.One.N < 300 || f.One.First < 0.99 || f.Several.First < 0.95 || f.Several.All < 0.9 || f.One.Other+f.Several.Other > 8 {
+		t.Errorf("one slow %+v, several %+v", f.One, f.Several)
+	}
+	if f.Loaded[1].All < 0.99 || f.Loaded[1].All <= f.Several.All {
+		t.Errorf("with the load of each replica %+v", f.Loaded[1])
+	}
+	if h := f.Healthy; h.Named > 0 || h.DrawnNamed > 5 {
+		t.Errorf("healthy %+v", h)
+	}
 	if len(f.Imbalanced) != 1 || !strings.Contains(f.Imbalanced[0], "rank 0 imbalance") {
 		t.Errorf("AR: %v", f.Imbalanced)
 	}

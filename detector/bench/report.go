@@ -62,6 +62,7 @@ type Report struct {
 	Modes      []ModeFigures  `json:"training_steps"`
 	Asked      []AskedFigures `json:"asked_against_seen"`
 	Peers      *PeerFigures   `json:"peers"`
+	Classes    *ClassFigures  `json:"classes"`
 }
 
 // Quality measures the engine of single series on the training runs below dir.
@@ -90,6 +91,9 @@ func Quality(dir string) (*Report, error) {
 	}
 	r.NanosEach = nanos(runs)
 	if r.Peers, err = PeerQuality(dir); err != nil {
+		return nil, err
+	}
+	if r.Classes, err = Classes(dir, runs); err != nil {
 		return nil, err
 	}
 	return r, nil
