@@ -1,0 +1,191 @@
+package job
+
+import (
+	"container/list"
+	"math"
+	"time"
+
+	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// Options of an engine. The zero value of a limit means its default.
+type Options struct {
+	Cluster string
+	Gateway string // the name under which the engine's findings are published
+
+	MaxJobs  int // attempts of jobs
+	MaxRanks int // of all of them together
+	// Absent is how long a rank must be silent at least, while its peers go on, to be absent; never less than three rounds. An agent
+	// that is being replaced is silent for some seconds.
+	Absent time.Duration
+	// Forget is after how long of silence an attempt is over.
+	Forget time.Duration
+}
+
+// Defaults of Options.
+const (
+	DefaultMaxJobs  = 512
+	DefaultMaxRanks = 1 << 16
+	DefaultAbsent   = 15 * time.Second
+	DefaultForget   = 5 * time.Minute
+)
+
+func (o *Options) fill() {
+	if o.MaxJobs <= 0 {
+		o.MaxJobs = DefaultMaxJobs
+	}
+	if o.MaxRanks <= 0 {
+		o.MaxRanks = DefaultMaxRanks
+	}
+	if o.Absent <= 0 {
+		o.Absent = DefaultAbsent
+	}
+	if o.Forget <= 0 {
+		o.Forget = DefaultForget
+	}
+}
+
+// Counts of an engine: what stands now, and what happened since it was made.
+type Counts struct {
+	Jobs, Ranks, Judged int64 // attempts and ranks held now, and attempts of them that are being judged
+	Open                int64 // findings
+
+	Samples   int64
+	Rounds    int64 // closed
+	Partial   int64 // of them, without a value of some rank that was there before
+	Findings  int64
+	Malformed int64 // samples that name no rank or step
+	Late      int64 // values of a round that was closed
+	Unjoined  int64 // values whose step is not known
+	Contested int64 // samples of a rank that another pod claims to be
+	Evicted   int64 // attempts dropped at a bound
+	Refused   int64 // samples of ranks beyond the bound
+	Restarts  int64 // attempts begun anew under their old number
+}
+
+type key struct {
+	job     string
+	attempt int
+}
+
+// Engine compares the ranks of all jobs that it is given.
+type Engine struct {
+	o      Options
+	jobs   map[key]*list.Element // of *attempt
+	recent *list.List            // the one heard of last in front
+	ranks  int
+	ticked time.Time
+	counts Counts
+	out    []detector.Finding
+}
+
+// New makes an engine.
+func New(o Options) *Engine {
+	o.fill()
+	return &Engine{o: o, jobs: map[key]*list.Element{}, recent: list.New()}
+}
+
+// Counts reports what stands and what happened so far.
+func (e *Engine) Counts() Counts {
+	c := e.counts
+	c.Jobs, c.Ranks = int64(len(e.jobs)), int64(e.ranks)
+	for el := e.recent.Front(); el != nil; el = el.Next() {
+		a := el.Value.(*attempt)
+		if a.judged() {
+			c.Judged++
+		}
+		c.Open += int64(a.open)
+	}
+	return c
+}
+
+// Add takes in one step of one rank that arrived now, and gives what is found by it.
+func (e *Engine) Add(now time.Time, s Sample) []detector.Finding {
+	e.counts.Samples++
+	if !s.sound() {
+		e.counts.Malformed++
+		return e.take()
+	}
+	if s.Job == "" {
+		s.Job = "pod/" + s.Target.PodUID
+	}
+	k := key{job: s.Job}
+	if s.Target.Attempt != nil {
+		k.attempt = *s.Target.Attempt
+	}
+	e.attempt(now, k).add(now, &s)
+	return e.take()
+}
+
+func (e *Engine) attempt(now time.Time, k key) *attempt {
+	el, ok := e.jobs[k]
+	if !ok {
+		for len(e.jobs) >= e.o.MaxJobs {
+			e.counts.Evicted++
+			e.drop(now, e.victim(), "too many jobs at once")
+		}
+		el = e.recent.PushFront(newAttempt(e, k, now))
+		e.jobs[k] = el
+	}
+	e.recent.MoveToFront(el)
+	a := el.Value.(*attempt)
+	a.heard = now
+	return a
+}
+
+// victim is whom a bound drops: the attempt heard of least recently of those that are not judged, else of all. So names that
+// somebody makes up push out each other first.
+func (e *Engine) victim() *list.Element {
+	for el := e.recent.Back(); el != nil; el = el.Prev() {
+		if !el.Value.(*attempt).judged() {
+			return el
+		}
+	}
+	return e.recent.Back()
+}
+
+func (e *Engine) drop(now time.Time, el *list.Element, why string) {
+	a := e.recent.Remove(el).(*attempt)
+	a.end(now, why)
+	e.ranks -= len(a.members)
+	delete(e.jobs, a.key)
+}
+
+// Tick lets time pass: rounds that waited long enough are closed, silent ranks become absent, silent jobs are forgotten. Call it
+// about once a second.
+func (e *Engine) Tick(now time.Time) []detector.Finding {
+	e.ticked = now
+	for el := e.recent.Back(); el != nil; {
+		a, prev := el.Value.(*attempt), el.Prev()
+		switch {
+		case now.Sub(a.heard) >= e.o.Forget:
+			e.drop(now, el, "nothing is heard of the attempt any more")
+		default:
+			a.tick(now)
+		}
+		el = prev
+	}
+	return e.take()
+}
+
+func (e *Engine) take() []detector.Finding {
+	out := e.out
+	e.out = nil
+	e.counts.Findings += int64(len(out))
+	return out
+}
+
+func num(v float64) *float64 {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return nil
+	}
+	return &v
+}
+
+func jobOf(k key) *event.Job {
+	if len(k.job) > 4 && k.job[:4] == "pod/" {
+		return nil
+	}
+	return &event.Job{UID: k.job}
+}

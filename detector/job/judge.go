@@ -1,0 +1,211 @@
+package job
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/pitcrew/pitcrew/detector/peers"
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// kind of finding about a rank; slowdown is about the job.
+type kind uint8
+
+const (
+	straggler kind = iota
+	imbalance
+	absent
+	kinds
+	slowdown
+)
+
+// causes name the kinds. event.GatewaySignals has the same.
+var causes = map[kind]event.Cause{
+	straggler: {Kind: "rank", Name: "straggler"},
+	imbalance: {Kind: "rank", Name: "imbalance"},
+	absent:    {Kind: "rank", Name: "absent"},
+	slowdown:  {Kind: "job", Name: "slowdown"},
+}
+
+// finding is one that is open.
+type finding struct {
+	kind    kind
+	member  *member // nil: the job
+	role    *role
+	signal  Signal          // the first that showed it
+	showing [signals]source // who shows it now
+	seen    [signals]peers.Finding
+	onset   time.Time
+	step    int64 // of the onset
+	opened  time.Time
+	lost    float64 // GPU-seconds
+	event   event.Event
+}
+
+func (r *role) judge(now time.Time, s Signal, by source, f peers.Finding) {
+	if by == coarse && f.What != peers.Slow {
+		return // the fine one says it
+	}
+	switch f.What {
+	case peers.Job:
+		if f.Ended != 0 {
+			r.over(now, s)
+		} else {
+			r.begin(now, slowdown, nil, s, by, f)
+		}
+	case peers.Slow, peers.Imbalance:
+		if f.Member < 0 || f.Member >= len(r.members) {
+			return
+		}
+		k := straggler
+		if f.What == peers.Imbalance {
+			k = imbalance
+		}
+		m := r.members[f.Member]
+		if f.Ended != 0 {
+			r.ease(now, m, k, s, by)
+		} else {
+			r.begin(now, k, m, s, by, f)
+		}
+	case peers.Absent: // of one signal; whether the rank itself is silent is seen from its rounds
+	}
+}
+
+// begin opens a finding, or adds a signal to one that is open.
+func (r *role) begin(now time.Time, k kind, m *member, s Signal, by source, f peers.Finding) {
+	have := r.slowdown
+	if m != nil {
+		have = m.open[k]
+	}
+	if have != nil {
+		if have.showing[s] == 0 {
+			have.showing[s], have.seen[s] = by, f
+		}
+		return
+	}
+	x := &finding{kind: k, member: m, role: r, signal: s, onset: time.Unix(0, f.Onset).UTC(), opened: now}
+	if f.Onset <= 0 {
+		x.onset = now
+	}
+	x.showing[s], x.seen[s] = by, f
+	x.step = r.stepAt(f.Onset)
+	x.lost = r.lostSince(x)
+	if m != nil {
+		m.open[k] = x
+	} else {
+		r.slowdown = x
+	}
+	r.a.open++
+	x.event = x.say(now)
+	r.emit(x.event, true)
+}
+
+// ease takes a signal from a finding; without any left it ends.
+func (r *role) ease(now time.Time, m *member, k kind, s Signal, by source) {
+	x := m.open[k]
+	if x == nil || x.showing[s] != by {
+		return
+	}
+	if x.showing[s] = 0; x.showing == [signals]source{} {
+		m.open[k] = nil
+		r.recovered(now, x, "it is as fast as its peers again")
+	}
+}
+
+func (r *role) over(now time.Time, s Signal) {
+	x := r.slowdown
+	if x == nil || x.showing[s] == 0 {
+		return
+	}
+	if x.showing[s] = 0; x.showing == [signals]source{} {
+		r.slowdown = nil
+		r.recovered(now, x, "most ranks are as they were, or stayed as they are for long")
+	}
+}
+
+// back ends an absence.
+func (r *role) back(now time.Time, m *member) {
+	if x := m.open[absent]; x != nil {
+		m.open[absent] = nil
+		r.recovered(now, x, "it steps with its peers again")
+	}
+}
+
+// end closes everything that is open.
+func (r *role) end(now time.Time, why string) {
+	for _, m := range r.members {
+		for k, x := range m.open {
+			if x != nil {
+				m.open[k] = nil
+				r.recovered(now, x, why)
+			}
+		}
+	}
+	if x := r.slowdown; x != nil {
+		r.slowdown = nil
+		r.recovered(now, x, why)
+	}
+}
+
+// charge adds to open findings what a round cost: all ranks wait for the slow one.
+func (r *role) charge(x *round) {
+	for _, m := range r.members {
+		for _, f := range m.open {
+			if f != nil && f.kind != absent {
+				f.lost += r.excess(x, m, f.signal) * float64(r.a.world)
+			}
+		}
+	}
+}
+
+// excess is how much longer a rank took in a round than the middle of its peers, in seconds, 0 when it did not.
+func (r *role) excess(x *round, m *member, s Signal) float64 {
+	v := x.values[s][m.slot]
+	r.sorted = r.sorted[:0]
+	for i, o := range x.values[s] {
+		if i != m.slot && !math.IsNaN(o) {
+			r.sorted = append(r.sorted, o)
+		}
+	}
+	if math.IsNaN(v) || len(r.sorted) == 0 {
+		return 0
+	}
+	slices.Sort(r.sorted)
+	n := len(r.sorted)
+	return max(0, v-(r.sorted[(n-1)/2]+r.sorted[n/2])/2)
+}
+
+// lostSince is what the rounds from the onset on have cost, as far as they are kept; what lies before is taken to be as the oldest kept.
+func (r *role) lostSince(f *finding) (sum float64) {
+	if f.member == nil || f.kind == absent {
+		return 0
+	}
+	n := 0
+	for _, x := range r.recent {
+		if x.step >= f.step {
+			sum += r.excess(x, f.member, f.signal) * float64(r.a.world)
+			n++
+		}
+	}
+	since := 0
+	for _, o := range r.onsets {
+		if o.step >= f.step {
+			since++
+		}
+	}
+	if n > 0 && since > n {
+		sum *= float64(since) / float64(n)
+	}
+	return sum
+}
+
+// stepAt is the step of the round at a time: of the first that is not before it.
+func (r *role) stepAt(ns int64) int64 {
+	for _, o := range r.onsets {
+		if o.at >= ns {
+			return o.step
+		}
+	}
+	return r.closed
+}
