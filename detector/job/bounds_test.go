@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/event"
 )
 
