@@ -39,7 +39,7 @@ type Config struct {
 	Profile    Profile
 	Asked      float64       // false onsets per series-hour, default AskedShipped
 	Kind       Kind          // of every series that is added without one
-	Accept     time.Duration // a level that stays so long is taken as the new baseline; default 1 min where told, see untoldAccept
+	Accept     time.Duration // a level that stays so long, or longer than the baseline was known, is the new baseline; default 1 min, 16 s where nothing was told
 	Bands      bool          // give expected, lower and upper with every verdict; findings have them always
 	MaxSeries  int           // default 1 << 20
 	MaxContext int           // facility contexts (season, shape), about 10 KB each; default 4096
@@ -80,7 +80,7 @@ const maxAsked = 600
 const (
 	warmSamples   = 24            // of a new series before it is judged
 	relearn       = 10            // samples after a told change of workload before it is judged again
-	guardSamples  = 5             // after a change of phase, neither judged nor learnt: pipelines refill
+	guardSamples  = 3             // after a change of phase, neither judged nor learnt: pipelines refill
 	guardSibling  = 2 * lateSteps // after a step at which siblings changed their work
 	ringSize      = 8             // samples whose median starts a baseline
 	clip          = 0.3           // of one residual in the evidence
@@ -101,7 +101,13 @@ const (
 	leanRow       = 5 // samples in a row
 	carryMost     = 2.0
 	carryRow      = 3
-	recentRate    = 0.25
+	carryLeast    = 0.08 // a displacement of so much, and of carryScales, is a fault that crosses a told change
+	carryScales   = 2.0
+	backLeast     = 0.05 // off the level before an accepted one, and backShare of the way to it: it is back
+	backShare     = 0.25
+	offMost       = 0.06  // off the baseline at the end of a finding: it is learnt anew
+	acceptLeast   = 16.0  // s until a level is accepted, and of a level that nobody told of
+	levelMost     = 0.025 // between the last values and all of a finding: it is a level
 	sameLevel     = 0.04
 	lateSamples   = 24 // of a new workload: so late may its level come
 	mostOfRing    = 5  // of eight samples
@@ -113,8 +119,7 @@ const (
 	flatSamples   = 120 // equal values in a row, and flatTimes the longest such run before
 	flatTimes     = 20
 	flatSeconds   = 30.0
-	untoldAccept  = 16 * time.Second // a level nobody told of is a new level after this
-	floorFast     = 0.085            // practical floor of a finding at rates of floorRate and below
+	floorFast     = 0.085 // practical floor of a finding at rates of floorRate and below
 	floorSlow     = 0.07
 	floorSibling  = 0.018 // slow evidence against a step-aligned profile
 	noiseScales   = 5.0

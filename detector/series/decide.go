@@ -67,6 +67,8 @@ type Finding struct {
 	Lost                 float64
 	sum                  float64
 	worstFast, worstSlow float32
+	crossed              int64   // ns of the last told change while it was open
+	back                 float32 // of an accepted one: the baseline before
 }
 
 // Baselines of a finding.
@@ -101,6 +103,9 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 			w, out.Score = Flatline, max(out.Score, 0.6)
 		}
 		practical := math.Abs(float64(s.fast)) >= floorFast || math.Abs(float64(s.slow)) >= floorFast
+		if (w == Spike || w == Drift) && e.returns(id, s, k, out) {
+			return
+		}
 		if w != Nothing && (s.until == 0 || z > 1.5 && practical) {
 			e.opens(id, s, k, x, v, ref, unit, dt, w, out)
 		}
@@ -113,13 +118,19 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 		f.Lost += dt * (1 - math.Exp(-raw))
 	}
 	out.Score = max(out.Score, AlarmScore)
+	if guard {
+		return
+	}
 	// Back in the band: a short mean, as odd and even steps may differ, and below half of the worst that was seen.
 	s.recent += float32(closeRate * (r - float64(s.recent)))
 	f.worstFast, f.worstSlow = max(f.worstFast, abs32(s.fast)), max(f.worstSlow, abs32(s.slow))
 	worst := float64(max(f.worstFast, f.worstSlow))
 	ended := math.Abs(float64(s.recent)) < 0.5*max(worst, min(hf, hs))
-	if f.What == Flatline {
+	switch f.What {
+	case Flatline:
 		ended = s.equal == 0
+	case Stall: // one long interval: whatever would not open a finding of its own is its end
+		ended = math.Abs(float64(s.recent)) < max(0.5*worst, min(hf, hs))
 	}
 	if ended {
 		s.good++
@@ -127,19 +138,52 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 		s.good = 0
 	}
 	if int(s.good) >= closeSamples || f.What == Flatline && ended {
+		off := k == 0 && f.What != Flatline && math.Abs(s.lately(closeSamples, k)) > offMost
 		e.ends(id, s, f, StateCleared, out)
+		if off { // the baseline was learnt within the fault
+			s.n[k], s.old = 0, 0
+		}
 		return
 	}
+	// A level is believed once it has lasted for longer than the baseline that it contradicts was known. It is one if the last three
+	// values, the last eight and all of them say the same.
 	accept := seconds(e.cfg.Accept)
-	if f.Severity == Info {
-		accept = min(accept, seconds(untoldAccept))
+	if at := float64(s.displaced(k)); math.Abs(at-f.sum/float64(f.Samples)) < levelMost && math.Abs(at-s.lately(closeSamples, k)) < levelMost {
+		accept = min(accept, max(acceptLeast, float64(s.n[k])*float64(s.every)))
 	}
-	if float64(s.t-f.Opened)*1e-9 >= accept && f.What != Flatline && s.since >= ringSize {
-		par := s.par
-		s.start(k)
-		s.par, s.n[k] = par, min(s.n[k], 2*warmSamples)
+	if f.Severity == Info {
+		accept = min(accept, acceptLeast)
+	}
+	if float64(s.t-max(f.Opened, f.crossed))*1e-9 >= accept && f.What != Flatline && s.since >= ringSize {
+		f.back = s.loc[k]
+		s.restart(k)
 		e.ends(id, s, f, StateAccepted, out)
 	}
+}
+
+// restart takes the last values as the baseline; what is known of odd and even steps holds.
+func (s *state) restart(k uint8) {
+	par := s.par
+	s.start(k)
+	s.par, s.n[k] = par, min(s.n[k], 2*warmSamples)
+}
+
+// returns says whether a series that left an accepted level is back at the level before: the finding is over, and there is no new one.
+func (e *Engine) returns(id ID, s *state, k uint8, out *Verdict) bool {
+	if !s.is(flagAccept) || k != 0 {
+		return false
+	}
+	f := e.open[id]
+	from := float64(s.loc[k]-f.back) / s.unitOf(k)
+	if at := float64(s.displaced(k)); math.Abs(at+from) > max(backLeast, backShare*math.Abs(from)) {
+		return false
+	}
+	s.restart(k)
+	f.State, f.Ended = StateCleared, s.t
+	s.rest()
+	s.set(flagAccept, false)
+	out.Change = Cleared
+	return true
 }
 
 // shift remembers on which side a residual lies.
@@ -190,7 +234,7 @@ func (e *Engine) opens(id ID, s *state, k uint8, x Sample, v, ref, unit, dt floa
 	f.worstFast, f.worstSlow = abs32(s.fast), abs32(s.slow)
 	e.open[id] = f
 	e.counts.Findings++
-	s.what, s.good, s.recent = uint8(w), 0, float32(f.Ratio)
+	s.what, s.good, s.recent, s.until = uint8(w), 0, float32(f.Ratio), float32(refractory(e.cfg.Asked))
 	out.Change, out.Alarm = Opened, true
 }
 
@@ -209,15 +253,20 @@ func (e *Engine) ends(id ID, s *state, f *Finding, st State, out *Verdict) {
 	s.what, s.good = 0, 0
 	s.fastTail.rec = max(s.fastTail.rec, min(float32(f.worstFast), recordMost))
 	s.slowTail.rec = max(s.slowTail.rec, min(float32(f.worstSlow), recordMost))
-	s.fast, s.slow = 0, 0
-	s.fastTail.pend, s.slowTail.pend = 0, 0
-	s.fastTail.peak, s.slowTail.peak, s.block, s.lead, s.recent, s.leaning = 0, 0, 0, 0, 0, 0
+	s.rest()
 	s.set(flagAccept, st == StateAccepted)
-	s.until = float32(refractory(e.cfg.Asked))
+	s.until = max(s.until, refractoryLeast)
 	out.Change, out.Alarm = Cleared, false
 	if st == StateAccepted {
 		out.Change = Accepted
 	}
+}
+
+// rest sets the evidence to none.
+func (s *state) rest() {
+	s.fast, s.slow = 0, 0
+	s.fastTail.pend, s.slowTail.pend = 0, 0
+	s.fastTail.peak, s.slowTail.peak, s.block, s.lead, s.recent, s.leaning = 0, 0, 0, 0, 0, 0
 }
 
 // refractory is the time in which weak evidence opens nothing new: a share of the asked interval where many onsets are asked
@@ -230,9 +279,9 @@ func refractory(asked float64) float64 {
 }
 
 const (
-	refractoryShare = 0.25 // of the asked interval
-	holdShare       = 0.1  // of it, from the first judged sample: a rate cannot be kept before it can be seen
-	refractoryLeast = 5.0  // s
+	refractoryShare = 0.2 // of the asked interval, from an onset on: …
+	holdShare       = 0.2 // … and from the first sample on: one onset within it would be more than five times the asked rate
+	refractoryLeast = 5.0 // s
 	refractoryMost  = 240.0
 	joinSeconds     = 600.0 // onsets within it of the last end are told as one story
 )

@@ -41,7 +41,7 @@ type Change uint8
 const (
 	None Change = iota
 	Opened
-	Cleared  // back in the band
+	Cleared  // back in the band; of an accepted one: back at the level before, with no new finding
 	Accepted // the level stayed and is the new baseline
 )
 

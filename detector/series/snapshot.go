@@ -17,7 +17,7 @@ import (
 // the same layout: it exists to survive a restart, not to be exchanged.
 const (
 	snapshotMagic   = "PCREWSER"
-	snapshotVersion = 1
+	snapshotVersion = 2
 )
 
 type snapshotHeader struct {
@@ -38,7 +38,8 @@ type snapshotFinding struct {
 	Onset, Opened, Ended, Age, Samples             int64
 	Value, Expected, Lower, Upper, Score, Asked    float64
 	Ratio, Lost, Sum                               float64
-	WorstFast, WorstSlow                           float32
+	Crossed                                        int64
+	WorstFast, WorstSlow, Back                     float32
 }
 
 const orderMark = 0x01020304
@@ -153,7 +154,7 @@ func (e *Engine) Restore(snapshot []byte) error {
 		open[ID(w.Series)] = w.finding()
 	}
 	for i := range states {
-		if states[i].what != 0 && open[ID(i)] == nil {
+		if (states[i].what != 0 || states[i].is(flagAccept)) && open[ID(i)] == nil {
 			return fmt.Errorf("snapshot: series %d has lost its finding", i)
 		}
 	}
@@ -174,7 +175,7 @@ func packFinding(f *Finding) snapshotFinding {
 		Series: uint32(f.Series), Phase: uint32(f.Phase), Workload: f.Workload, What: uint32(f.What), Severity: uint32(f.Severity), State: uint32(f.State),
 		Joins: flagOf(f.Joins), Siblings: flagOf(f.Baseline == baselineSiblings), Onset: f.Onset, Opened: f.Opened, Ended: f.Ended, Age: int64(f.Age),
 		Samples: int64(f.Samples), Value: f.Value, Expected: f.Expected, Lower: f.Lower, Upper: f.Upper, Score: f.Score, Asked: f.Asked,
-		Ratio: f.Ratio, Lost: f.Lost, Sum: f.sum, WorstFast: f.worstFast, WorstSlow: f.worstSlow,
+		Ratio: f.Ratio, Lost: f.Lost, Sum: f.sum, WorstFast: f.worstFast, WorstSlow: f.worstSlow, Crossed: f.crossed, Back: f.back,
 	}
 }
 
@@ -183,7 +184,7 @@ func (w *snapshotFinding) finding() *Finding {
 		Series: ID(w.Series), Phase: uint8(w.Phase), Workload: w.Workload, What: What(w.What), Severity: Severity(w.Severity), State: State(w.State),
 		Joins: w.Joins == 1, Baseline: baselineSelf, Onset: w.Onset, Opened: w.Opened, Ended: w.Ended, Age: int(min(w.Age, math.MaxInt32)),
 		Samples: int(w.Samples), Value: w.Value, Expected: w.Expected, Lower: w.Lower, Upper: w.Upper, Score: w.Score, Asked: w.Asked,
-		Ratio: w.Ratio, Lost: w.Lost, sum: w.Sum, worstFast: w.WorstFast, worstSlow: w.WorstSlow,
+		Ratio: w.Ratio, Lost: w.Lost, sum: w.Sum, worstFast: w.WorstFast, worstSlow: w.WorstSlow, crossed: w.Crossed, back: w.Back,
 	}
 	if w.Siblings == 1 {
 		f.Baseline = baselineSiblings

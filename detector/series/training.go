@@ -7,6 +7,13 @@ import (
 
 // training judges a sample by the training profile.
 func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
+	switch {
+	case !s.is(flagHeld):
+		s.set(flagHeld, true)
+		s.until = e.hold
+	case s.until > 0:
+		s.until = max(0, s.until-float32(dt))
+	}
 	if x.Phase == Warmup {
 		s.since = 0
 		return e.unknown(s)
@@ -26,34 +33,27 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 		y = float64(s.loc[k]) - 1
 	}
 	if warm := e.warm(s); int(s.n[k]) < warm && (s.n[k] < ringSize || warm > relearn) {
-		s.keep(y)
-		if s.n[k]++; s.n[k]%ringSize == 0 {
-			s.start(k)
-			s.carried(k)
-		}
+		s.begin(k, y)
 		return e.unknown(s)
 	}
-	s.keep(y)
+	guard := s.since <= s.guardFor() && s.since > 0
+	if k == 0 && !guard {
+		s.keep(y)
+	}
 	scale, unit := s.units(k, v)
 	r := (y-float64(s.loc[k]))/unit - s.side()
 	raw := r
 	r = clamp(r, max(clip, 4*scale))
-	guard := s.since <= s.guardFor() && s.since > 0 && int(s.n[k]) >= ringSize
 	known := int(s.n[k]) >= e.warm(s)
 	s.lean(clamp(raw, carryMost))
 	if s.moved(k) {
-		s.n[k], s.fast, s.slow, s.recent, s.leaning = 0, 0, 0, 0, 0
+		s.n[k], s.fast, s.slow, s.leaning = 0, 0, 0, 0
 		return e.unknown(s)
 	}
 	if !guard && known {
 		e.gather(s, r, dt)
 	}
 	out := Verdict{Known: known}
-	s.until = max(0, s.until-float32(dt))
-	if known && !s.is(flagHeld) {
-		s.set(flagHeld, true)
-		s.until = e.hold
-	}
 	if known {
 		e.decide(id, s, k, x, v, ref, r, raw, dt, unit, guard, &out)
 	}
@@ -106,17 +106,15 @@ func (e *Engine) changes(id ID, s *state, x Sample, dt float64) {
 		s.since = 0
 		s.set(flagWork, true)
 	case work != s.work:
-		carry := s.recent
-		if f := e.open[id]; s.what != 0 && f.Samples > 0 {
-			carry = float32(clamp(f.sum/float64(f.Samples), carryMost))
-		} else if n := math.Abs(float64(s.leaning)); n >= carryRow {
-			carry /= float32(1 - math.Pow(1-recentRate, n))
-		} else {
-			carry = 0
+		carry, old := s.recent, s.old
+		if s.n[0] >= ringSize { // else the last change is not learnt yet
+			carry, old = s.displaced(0), s.loc[0]
 		}
-		old := s.loc[0]
 		s.forget()
 		s.recent, s.old = carry, old
+		if s.what != 0 {
+			e.open[id].crossed = s.t
+		}
 	}
 	if x.Phase == 0 {
 		s.work = work
@@ -134,6 +132,7 @@ func (s *state) forget() {
 	s.n = [phases]uint16{}
 	s.fast, s.slow, s.since, s.good = 0, 0, 0, 0
 	s.equal, s.leaning, s.recent = 0, 0, 0
+	s.set(flagAccept, false)
 }
 
 func (e *Engine) warm(s *state) int {
@@ -169,9 +168,27 @@ func (s *state) guardFor() uint16 {
 	return guardSamples
 }
 
+// begin takes a value into a baseline that is not known yet. Phases other than the steps are too rare for the ring, which is theirs.
+func (s *state) begin(k uint8, y float64) {
+	s.n[k]++
+	if k != 0 {
+		d := y - float64(s.loc[k])
+		if s.n[k] > 1 {
+			s.scale[k] += float32((math.Abs(d) - float64(s.scale[k])) / float64(s.n[k]))
+		}
+		s.loc[k] += float32(d / float64(s.n[k]))
+		return
+	}
+	s.keep(y)
+	if s.n[k]%ringSize == 0 {
+		s.start(k)
+		s.carried(k)
+	}
+}
+
 // keep puts a value into the ring; an even number of them holds as many odd as even steps.
 func (s *state) keep(y float64) {
-	s.ring[s.at%ringSize] = float32(y)
+	s.ring[s.at&(ringSize-1)] = float32(y)
 	s.at++
 }
 
@@ -233,9 +250,29 @@ func (s *state) lean(r float64) {
 	default:
 		s.leaning = 0
 	}
-	if s.what == 0 { // else it is of the end of the finding
-		s.recent += float32(recentRate * (r - float64(s.recent)))
+}
+
+// lately is how far the middle of the last n values lies off the baseline.
+func (s *state) lately(n int, k uint8) float64 {
+	var last [ringSize]float32
+	for i := range n {
+		last[i] = s.ring[(int(s.at)-1-i)&(ringSize-1)]
 	}
+	slices.Sort(last[:n])
+	return float64((last[(n-1)/2]+last[n/2])/2-s.loc[k]) / s.unitOf(k)
+}
+
+// displaced is how far the last values lie off the baseline: the middle of those in a row on one side, or of the ring.
+func (s *state) displaced(k uint8) float32 {
+	n := int(max(s.leaning, -s.leaning))
+	if n < carryRow || n > ringSize {
+		n = ringSize
+	}
+	d := s.lately(n, k)
+	if s.what == 0 && math.Abs(d) < max(carryLeast, carryScales*float64(s.scale[k])/s.unitOf(k)) {
+		return 0
+	}
+	return float32(clamp(d, carryMost))
 }
 
 // carried takes a fault that was there before a told change out of the new baseline: it lasts, as far as anyone knows. Where the
@@ -243,9 +280,6 @@ func (s *state) lean(r float64) {
 func (s *state) carried(k uint8) {
 	if s.recent != 0 && math.Abs(float64(s.loc[k]-s.old)/s.unitOf(k)-float64(s.recent)) > sameLevel {
 		s.loc[k] -= float32(float64(s.recent) * s.unitOf(k))
-	}
-	if s.what == 0 {
-		s.recent = 0
 	}
 }
 

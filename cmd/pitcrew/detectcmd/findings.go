@@ -36,19 +36,20 @@ type record struct {
 	Samples  []*float64 `json:"samples"`
 }
 
-// findings writes each finding once: when it ends or is accepted, or at the end of the file.
+// findings writes each finding once: when it is over, when an accepted one is followed by another, or at the end of the file.
 type findings struct {
-	w     *json.Encoder
-	told  io.Writer
-	at    map[*one][]float64 // samples at opening
-	count int
-	err   error
+	w        *json.Encoder
+	told     io.Writer
+	at       map[*one][]float64 // samples at opening
+	accepted map[*one]series.Finding
+	count    int
+	err      error
 }
 
 func newFindings(w, told io.Writer) *findings {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	return &findings{w: e, told: told, at: map[*one][]float64{}}
+	return &findings{w: e, told: told, at: map[*one][]float64{}, accepted: map[*one]series.Finding{}}
 }
 
 func when(ns int64) time.Time { return time.Unix(0, ns).UTC() }
@@ -63,6 +64,7 @@ func known(v float64) *float64 {
 func (f *findings) change(s *one, t int64, c series.Change) {
 	x := s.engine.Finding(s.id)
 	if c == series.Opened {
+		f.flush(s)
 		f.at[s] = append([]float64(nil), s.recent...)
 		f.say(when(t), "%-8s %s: %s begins: %.6g, expected %.6g to %.6g (baseline %s, %d samples); onset %s%s",
 			x.Severity, s.name, x.What, x.Value, x.Lower, x.Upper, x.Baseline, x.Age, when(x.Onset).Format(time.RFC3339), joins(x))
@@ -71,7 +73,20 @@ func (f *findings) change(s *one, t int64, c series.Change) {
 	verb := map[series.Change]string{series.Cleared: "is over", series.Accepted: "stays and is the new baseline"}[c]
 	f.say(when(t), "%-8s %s: %s %s after %s, %.3g times the expected; %.3g GPU-seconds lost per GPU",
 		x.Severity, s.name, x.What, verb, time.Duration(x.Ended-x.Onset).Round(time.Millisecond), x.Ratio, x.Lost)
+	if c == series.Accepted {
+		f.accepted[s] = *x
+		return
+	}
+	delete(f.accepted, s)
 	f.write(s, x)
+}
+
+// flush writes the finding of a level that was accepted and from which the series did not come back.
+func (f *findings) flush(s *one) {
+	if x, ok := f.accepted[s]; ok {
+		delete(f.accepted, s)
+		f.write(s, &x)
+	}
 }
 
 func joins(x *series.Finding) string {
@@ -92,6 +107,7 @@ func (f *findings) open(s *one) {
 	if s.engine == nil {
 		return
 	}
+	f.flush(s)
 	if x := s.engine.Finding(s.id); x != nil && x.State == series.StateOpen {
 		f.say(when(s.last), "%-8s %s: %s is still open", x.Severity, s.name, x.What)
 		f.write(s, x)
