@@ -159,6 +159,7 @@ func (b *Bus) ensure(ctx context.Context) error {
 		{Bucket: IncidentBucket, History: 64, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: SeenBucket, History: 1, TTL: seenFor, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: ControlBucket, History: 64, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
+		{Bucket: StatementBucket, History: 1, TTL: statementsFor, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: AttemptBucket, History: 8, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 	}
 	for _, c := range buckets {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/quick"
@@ -278,6 +279,44 @@ func TestBucketsRefuseAStaleRevision(t *testing.T) {
 	all, err := k.List(t.Context())
 	if err != nil || len(all) != 1 || all[0].Key != "job/1" {
 		t.Errorf("list %+v %v", all, err)
+	}
+}
+
+func TestAStatementIsReplacedByTheNextOfItsKindAndFollowed(t *testing.T) {
+	b := testBus(t)
+	s := Statement{Verb: StateMute, Node: "node.1", Key: "anomaly/sm-clock gpu/GPU-1", By: "ada", At: time.Now(), Until: time.Now().Add(time.Hour)}
+	rev, err := b.Statements().Put(t.Context(), s.ID(), s, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Until = s.Until.Add(time.Hour)
+	if _, err := b.Statements().Put(t.Context(), s.ID(), s, rev); err != nil {
+		t.Fatal(err)
+	}
+	all, err := b.Statements().List(t.Context())
+	if err != nil || len(all) != 1 || !all[0].Value.Until.Equal(s.Until) || all[0].Key != s.ID() {
+		t.Errorf("list %+v %v", all, err)
+	}
+}
+
+func TestAStatementIsCheckedAndNamesItsNodes(t *testing.T) {
+	at := time.Now()
+	for name, s := range map[string]Statement{
+		"verb":      {Verb: "hide", Key: "*", At: at},
+		"key":       {Verb: StateAck, At: at},
+		"end":       {Verb: StateMute, Key: "*", At: at},
+		"at most":   {Verb: StateMute, Key: "*", At: at, Until: at.Add(MaxMute + time.Hour)},
+		"more than": {Verb: StateAck, Key: strings.Repeat("x", 2000), At: at},
+		"at is":     {Verb: StateAck, Key: "*"},
+	} {
+		if err := s.Validate(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for node, want := range map[string]bool{"": true, "a1": true, "a*": true, "*": true, "a2": false, "b*": false} {
+		if (Statement{Node: node}).Of("a1") != want {
+			t.Errorf("node %q", node)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ const (
 	SeenBucket      = "PITCREW_SEEN"
 	AttemptBucket   = "PITCREW_ATTEMPTS"
 	ControlBucket   = "PITCREW_CONTROL"
+	StatementBucket = "PITCREW_STATEMENTS"
 )
 
 const (

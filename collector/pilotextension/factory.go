@@ -30,6 +30,8 @@ type Bus interface {
 	// WatchAttempts waits for the server, calls handle with each present attempt, then current, then handle with each
 	// change, until ctx ends or the watch breaks.
 	WatchAttempts(ctx context.Context, current func(), handle func(bus.Change[bus.Attempt])) error
+	// WatchStatements does the same with what people said of findings.
+	WatchStatements(ctx context.Context, current func(), handle func(bus.Change[bus.Statement])) error
 	// Connected reports whether the server answers now.
 	Connected() bool
 	Close()

@@ -32,6 +32,14 @@ func (b natsBus) WatchAttempts(ctx context.Context, current func(), handle func(
 	return b.Attempts().Watch(ctx, current, handle)
 }
 
+// WatchStatements implements Bus.
+func (b natsBus) WatchStatements(ctx context.Context, current func(), handle func(bus.Change[bus.Statement])) error {
+	if err := b.Wait(ctx); err != nil {
+		return err
+	}
+	return b.Statements().Watch(ctx, current, handle)
+}
+
 // zapHandler lets the bus, which logs by slog, write to the collector's logger.
 type zapHandler struct {
 	log    *zap.Logger

@@ -24,13 +24,14 @@ type Pilot struct {
 
 	bus         Bus
 	reconcile   *reconciler
+	statements  *statements
 	cancel      context.CancelFunc
 	tasks       sync.WaitGroup
 	unsubscribe func()
 }
 
 func newPilot(log *zap.Logger, cfg *Config, dial func() (Bus, error)) *Pilot {
-	return &Pilot{log: log, cfg: cfg, dial: dial, fleet: hook.NewFleet(hook.FleetOptions{KubeletRoot: cfg.KubeletRoot})}
+	return &Pilot{log: log, cfg: cfg, dial: dial, fleet: hook.NewFleet(hook.FleetOptions{KubeletRoot: cfg.KubeletRoot}), statements: newStatements(cfg.Node)}
 }
 
 // Fleet is this node's training pods, for other components of the same collector.
@@ -53,6 +54,10 @@ func (p *Pilot) Start(context.Context, component.Host) error {
 	p.keep(ctx, "attempts", func(ctx context.Context) error {
 		p.reconcile.begin()
 		return b.WatchAttempts(ctx, p.reconcile.current, p.reconcile.change)
+	})
+	p.keep(ctx, "statements", func(ctx context.Context) error {
+		p.statements.begin()
+		return b.WatchStatements(ctx, p.statements.current, p.statements.change)
 	})
 	return nil
 }
