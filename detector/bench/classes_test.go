@@ -15,3 +15,13 @@ func TestClassesNameTheSlowDriverAndNoEqualOne(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 }
+
+func TestAClassesPriorFindsAFaultThatIsThereFromTheStart(t *testing.T) {
+	f, err := ColdStart(recordings(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.N < 300 || f.Primed.Value < 0.97 || f.Bare.Value > 0.5 || float64(f.False) > 0.5*f.Hours {
+		t.Errorf("%+v", f)
+	}
+}

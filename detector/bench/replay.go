@@ -30,11 +30,19 @@ type point struct {
 
 // replay runs one series. ms replaces the run's values where given.
 func replay(r *TrainingRun, ms []float64, m Mode, asked float64, ref *series.Reference) []point {
+	return replayFrom(nil, r, ms, m, asked, ref)
+}
+
+// replayFrom starts the series from a prior, if there is one.
+func replayFrom(prior *series.Prior, r *TrainingRun, ms []float64, m Mode, asked float64, ref *series.Reference) []point {
 	e, err := series.New(series.Config{Asked: asked})
 	if err != nil {
 		panic(err)
 	}
 	id, _ := e.Add(series.Ratio)
+	if prior != nil {
+		e.Prime(id, *prior)
+	}
 	out := make([]point, len(r.Rows))
 	clock := time.Duration(0)
 	was := false

@@ -63,6 +63,7 @@ type Report struct {
 	Asked      []AskedFigures `json:"asked_against_seen"`
 	Peers      *PeerFigures   `json:"peers"`
 	Classes    *ClassFigures  `json:"classes"`
+	ColdStart  *ColdFigures   `json:"cold_start"`
 }
 
 // Quality measures the engine of single series on the training runs below dir.
@@ -94,6 +95,9 @@ func Quality(dir string) (*Report, error) {
 		return nil, err
 	}
 	if r.Classes, err = Classes(dir, runs); err != nil {
+		return nil, err
+	}
+	if r.ColdStart, err = ColdStart(runs); err != nil {
 		return nil, err
 	}
 	return r, nil
