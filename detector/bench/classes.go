@@ -23,9 +23,9 @@ type ClassFigures struct {
 // everything is missed that is not found with one.
 type ClassSplits struct {
 	N       int       `json:"n"`
-	False   int       `json:"false"`   // either half called slow
-	Recall  []float64 `json:"recall"`  // of SlowDrivers, the slow half called slow
-	Wrong   []int     `json:"wrong"`   // the other half called slow
+	False   int       `json:"false"`  // either half called slow
+	Recall  []float64 `json:"recall"` // of SlowDrivers, the slow half called slow
+	Wrong   []int     `json:"wrong"`  // the other half called slow
 	LastErr float64   `json:"largest_error_of_the_ratio"`
 }
 
