@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,7 +19,8 @@ type Delivery struct {
 	Event    event.Event
 	Age      time.Duration // by JetStream's clock: since the stream stored it
 	Sequence uint64
-	Node     string // from the subject: who was allowed to publish it, not who it says it is
+	Node     string // from the subject: who was allowed to publish it, not who it says it is; empty for a gateway
+	Gateway  string // the same, of a gateway
 	Again    bool   // delivered before
 }
 
@@ -98,11 +100,12 @@ func (b *Bus) delivery(m jetstream.Msg) (Delivery, error) {
 		return Delivery{}, err
 	}
 	d := Delivery{Event: e, Age: max(0, time.Since(md.Timestamp)), Sequence: md.Sequence.Stream, Again: md.NumDelivered > 1}
-	if d.Node, err = nodeOf(m.Subject(), eventPrefix); err != nil {
-		return Delivery{}, err
+	spoke, err := nodeOf(m.Subject(), eventPrefix)
+	if err == nil {
+		err = d.admit(spoke)
 	}
-	if claim := e.Data.Target.Node; claim != "" && claim != d.Node {
-		return Delivery{}, fmt.Errorf("event %s speaks of node %q on the subject of node %q: refused", e.ID, claim, d.Node)
+	if err != nil {
+		return Delivery{}, err
 	}
 	return d, nil
 }
@@ -189,6 +192,9 @@ func (b *Bus) condition(m jetstream.Msg) (Condition, error) {
 	node, err := nodeOf(m.Subject(), conditionPrefix)
 	if err != nil {
 		return c, err
+	}
+	if strings.HasPrefix(node, gatewayMark) { // what holds on a node is for it alone to say
+		return c, fmt.Errorf("condition from gateway %q", node)
 	}
 	if c.Node != node {
 		return c, fmt.Errorf("condition of node %q on the subject of node %q", c.Node, node)

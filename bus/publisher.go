@@ -195,7 +195,7 @@ func (p *Publisher) run(ctx context.Context) {
 
 func (p *Publisher) send(it *item) (jetstream.PubAckFuture, error) {
 	p.counts.sent.Add(1)
-	m := nats.NewMsg(subject(eventPrefix, p.b.cluster, it.e.Data.Target.Node, it.e.Type.Kind()))
+	m := nats.NewMsg(subject(eventPrefix, p.b.cluster, speaker(it.e), it.e.Type.Kind()))
 	m.Data = it.bytes
 	return p.b.js.PublishMsgAsync(m, jetstream.WithMsgID(it.e.ID), jetstream.WithExpectStream(EventStream))
 }

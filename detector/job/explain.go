@@ -39,9 +39,7 @@ func (x *finding) target() event.Target {
 	t := event.Target{Cluster: a.e.o.Cluster, WorldSize: a.world, Attempt: &a.key.attempt, Job: jobOf(a.key)}
 	m := x.member
 	if m == nil {
-		if t.Job == nil { // of a job without a name, the pod of one of its ranks
-			t.PodUID = x.role.members[0].target.PodUID
-		}
+		t.PodUID = x.role.members[0].target.PodUID // by which the job is found: its own name is not known here
 		return t
 	}
 	own := m.target

@@ -247,6 +247,11 @@ func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang) e
 		e.Log.Warn("event about a gang that has no pod on the node that speaks", "id", ev.ID, "node", t.Node, "job", g.Job.Name)
 		return nil
 	}
+	if g != nil && t.Job != nil && t.Job.UID != "" && t.Job.UID != g.Job.UID { // it was compared with ranks of a job that is not its own
+		e.count("pod of another job")
+		e.Log.Warn("event about a pod that is not of the job it names", "id", ev.ID, "pod", t.PodUID, "job", t.Job.UID, "its job", g.Job.UID)
+		return nil
+	}
 	d := e.incidentOf(g, t.Node)
 	facts := Facts{Now: e.Now(), Node: node, Gang: g, Nodes: e.Cluster.Nodes()}
 	if d != nil {

@@ -16,11 +16,11 @@ func (w *world) GangsAt(_ context.Context, t event.Target) (out []cluster.Gang, 
 	defer w.mu.Unlock()
 	for _, uid := range []string{"job-train", "job-other", "job-third"} {
 		g := w.gangs[uid]
-		if g == nil || g.deleted || t.Job != nil && t.Job.UID != uid {
+		if g == nil || g.deleted || t.PodUID == "" && t.Job != nil && t.Job.UID != uid { // the pod goes first, as in the real one
 			continue
 		}
 		w.settle(g)
-		if t.Job != nil || slices.ContainsFunc(g.Members, func(m cluster.Member) bool {
+		if t.PodUID == "" && t.Job != nil || slices.ContainsFunc(g.Members, func(m cluster.Member) bool {
 			return t.PodUID != "" && m.PodUID == t.PodUID || t.PodUID == "" && m.Node == t.Node
 		}) {
 			out = append(out, w.copy(g))
