@@ -44,6 +44,8 @@ type core struct {
 	state   *stateFile
 	metrics *selfMetrics
 
+	anomalies *anomalies // nil: off
+
 	instances int // guarded by shared.mu
 	release   func() (last bool)
 
@@ -86,12 +88,17 @@ func newCore(set connector.Settings, cfg *Config) (*core, error) {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	c.state = newStateFile(cfg.StateFile, c.snapshot, set.Logger)
-	c.metrics, err = newSelfMetrics(set.TelemetrySettings, c.sum)
+	if cfg.Anomalies.Enabled && cfg.Scope == ScopeNode {
+		if c.anomalies, err = newAnomalies(cfg, c.self, set.Logger); err != nil {
+			return nil, err
+		}
+	}
+	c.metrics, err = newSelfMetrics(set.TelemetrySettings, c.sum, c.anomalies)
 	return c, err
 }
 
 // Start is called by each instance; the first one starts the core.
-func (c *core) Start(context.Context, component.Host) error {
+func (c *core) Start(_ context.Context, host component.Host) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.started {
@@ -104,6 +111,9 @@ func (c *core) Start(context.Context, component.Host) error {
 	}
 	c.state.start()
 	c.pods.Start()
+	if c.anomalies != nil {
+		c.pending = append(c.pending, c.anomalies.start(host)...)
+	}
 	return nil
 }
 
@@ -113,6 +123,9 @@ func (c *core) Shutdown(context.Context) error {
 		return nil
 	}
 	c.state.stop()
+	if c.anomalies != nil {
+		c.anomalies.stop()
+	}
 	c.pods.Stop()
 	return c.metrics.close()
 }

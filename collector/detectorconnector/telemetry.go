@@ -2,6 +2,7 @@ package detectorconnector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"go.opentelemetry.io/collector/component"
@@ -11,7 +12,7 @@ import (
 )
 
 // selfMetrics are the engine's counts as the collector's own metrics (metadata.yaml).
-type selfMetrics struct{ reg metric.Registration }
+type selfMetrics struct{ regs []metric.Registration }
 
 var ownMetrics = []struct {
 	name, unit, about string
@@ -28,7 +29,7 @@ var ownMetrics = []struct {
 	{"pitcrew.detector.evicted", "{series}", "Series and findings dropped at the bound", func(c detector.Counts) int64 { return c.Evicted }},
 }
 
-func newSelfMetrics(set component.TelemetrySettings, sum func() (detector.Counts, int64)) (*selfMetrics, error) {
+func newSelfMetrics(set component.TelemetrySettings, sum func() (detector.Counts, int64), a *anomalies) (*selfMetrics, error) {
 	meter := set.MeterProvider.Meter("github.com/pitcrew/pitcrew/collector/detectorconnector")
 	counters := make([]metric.Int64ObservableCounter, len(ownMetrics))
 	all := make([]metric.Observable, 0, len(ownMetrics)+1)
@@ -54,10 +55,22 @@ func newSelfMetrics(set component.TelemetrySettings, sum func() (detector.Counts
 	if err != nil {
 		return nil, fmt.Errorf("detector's own metrics: %w", err)
 	}
-	return &selfMetrics{reg}, nil
+	m := &selfMetrics{[]metric.Registration{reg}}
+	if a != nil {
+		if reg, err = a.measure(meter); err != nil {
+			return nil, err
+		}
+		m.regs = append(m.regs, reg)
+	}
+	return m, nil
 }
 
-func (m *selfMetrics) close() error { return m.reg.Unregister() }
+func (m *selfMetrics) close() (err error) {
+	for _, r := range m.regs {
+		err = errors.Join(err, r.Unregister())
+	}
+	return err
+}
 
 // sum adds the counts of all nodes' engines.
 func (c *core) sum() (sum detector.Counts, lost int64) {

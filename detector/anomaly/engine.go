@@ -42,7 +42,7 @@ const (
 type Counts struct {
 	Samples, Unknown, Malformed, NotANumber, Late, Refused, Evicted, Stale int64
 	ClockSteps, Muted, Suppressed                                          int64
-	Series, UnknownSeries, Entities, Open, Bytes                           int64 // gauges
+	Series, UnknownSeries, Judgeable, Entities, Open, Bytes                int64 // gauges; Judgeable: series if every signal were said
 }
 
 // SignalCounts are of one signal of the catalogue.
@@ -78,13 +78,14 @@ type Engine struct {
 	heard   []*entity // in this batch
 	turned  bool      // someone was turned away in this batch
 
-	reports    []*report // open, in order of their opening
-	statements []Statement
-	recheck    bool
-	touched    []*entity // whose findings changed in this batch
-	infoTokens float64
-	infoAt     int64
-	changed    bool // since the last Snapshot, in what is open
+	reports     []*report // open, in order of their opening
+	statements  []Statement
+	recheck     bool
+	heardPeople bool      // Say was called
+	touched     []*entity // whose findings changed in this batch
+	infoTokens  float64
+	infoAt      int64
+	changed     bool // since the last Snapshot, in what is open
 
 	counts Counts
 	onsets [rowsMost]int64
@@ -338,6 +339,9 @@ func (e *Engine) Counts() Counts {
 			c.UnknownSeries++
 		}
 	}
+	for k := range e.ents {
+		c.Judgeable += signalsOf[k.about]
+	}
 	c.Entities, c.Open = int64(len(e.ents)), int64(len(e.reports))
 	c.Bytes = c.Series*int64(unsafe.Sizeof(track{})) + c.Entities*int64(unsafe.Sizeof(entity{}))
 	for _, se := range e.engines[training:] {
@@ -345,6 +349,15 @@ func (e *Engine) Counts() Counts {
 	}
 	return c
 }
+
+var signalsOf = func() (n [2]int64) {
+	for _, s := range Catalogue {
+		if s.Name != "" {
+			n[s.About]++
+		}
+	}
+	return n
+}()
 
 // Signals reports onsets seen and asked for, by signal.
 func (e *Engine) Signals() []SignalCounts {

@@ -125,11 +125,13 @@ func (e *Engine) add(tr *track, m *member) {
 
 // certain counts values beyond the limit of a signal that needs no statistics.
 func (e *Engine) certain(tr *track, s *Signal, t int64, v float64, phase uint8) {
-	beyond := phase != series.Warmup && (s.Bad == High && v > s.Certain || s.Bad == Low && v < s.Certain)
-	if tr.known = true; beyond {
-		tr.run = min(tr.run+1, certainRow)
-	} else {
+	beyond := s.Bad == High && v > s.Certain || s.Bad == Low && v < s.Certain
+	tr.known = true
+	switch {
+	case !beyond:
 		tr.run = max(tr.run-1, 0)
+	case phase != series.Warmup: // while the loop is elsewhere nothing begins, and what stands does not end by that
+		tr.run = min(tr.run+1, certainRow)
 	}
 	switch {
 	case tr.run == certainRow && tr.m == nil:

@@ -49,6 +49,7 @@ type savedIndex struct {
 	Boot     string        `json:"boot"`
 	Now      int64         `json:"now"`
 	Shift    int64         `json:"shift"`
+	Said     []Statement   `json:"said,omitempty"` // by people: they hold until the bus is heard again
 	Entities []savedEntity `json:"entities"`
 }
 
@@ -133,7 +134,7 @@ func (e *Engine) Changed() bool { return e.changed }
 // Snapshot gives the whole state.
 func (e *Engine) Snapshot() []byte {
 	e.changed = false
-	x := savedIndex{Boot: e.o.BootID, Now: e.now, Shift: e.shift}
+	x := savedIndex{Boot: e.o.BootID, Now: e.now, Shift: e.shift, Said: e.statements}
 	for _, en := range e.sorted() {
 		x.Entities = append(x.Entities, e.saveEntity(en))
 	}
@@ -218,7 +219,11 @@ func (e *Engine) Restore(b []byte) ([]detector.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.now, n.shift, n.statements, n.infoAt = x.Now, x.Shift, e.statements, x.Now
+	n.now, n.shift, n.infoAt = x.Now, x.Shift, x.Now
+	if n.statements = e.statements; !e.heardPeople {
+		n.statements = x.Said[:min(len(x.Said), maxStatements)]
+	}
+	n.heardPeople = e.heardPeople
 	n.quiet = n.now + int64(settle)
 	whole := n.engines[training].Restore(parts[1]) == nil && n.engines[facility].Restore(parts[2]) == nil
 	if !whole {

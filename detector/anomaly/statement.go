@@ -42,7 +42,8 @@ func (e *Engine) Say(all []Statement) {
 	if over := len(all) - maxStatements; over > 0 {
 		all = all[over:]
 	}
-	e.statements, e.recheck = all, true
+	e.statements, e.recheck, e.heardPeople = all, true, true
+	e.changed = true
 }
 
 // Match reports whether a key is one that a statement names.

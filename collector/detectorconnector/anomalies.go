@@ -1,0 +1,218 @@
+package detectorconnector
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.uber.org/zap"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/anomaly"
+	"github.com/pitcrew/pitcrew/detector/durable"
+)
+
+// StatementSource is an extension that knows what people said of findings on this node: the pilot.
+type StatementSource interface {
+	FollowStatements(handle func([]bus.Statement)) (stop func())
+}
+
+const (
+	saveEvery  = time.Minute // what was learnt
+	saveOpen   = time.Second // what is open, after it changed
+	unknownInt = -1
+)
+
+// anomalies is the statistical part of a node: an engine and its state on disk. It has a lock of its own, so that a certain fault
+// never waits for it.
+type anomalies struct {
+	self nodeID
+	path string
+	log  *zap.Logger
+	now  func() time.Time
+
+	mu    sync.Mutex
+	e     *anomaly.Engine
+	other int64 // values of other nodes, which are not judged
+
+	unfollow func()
+	dirty    chan struct{}
+	done     chan struct{}
+	ended    sync.WaitGroup
+}
+
+func newAnomalies(cfg *Config, self nodeID, log *zap.Logger) (*anomalies, error) {
+	e, err := anomaly.New(anomaly.Options{
+		Cluster: self.cluster, Node: self.node, BootID: self.boot, Asked: cfg.Anomalies.AskedRate, MaxSeries: cfg.Anomalies.MaxSeries, MaxContexts: cfg.Anomalies.MaxContexts,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &anomalies{
+		self: self, path: cfg.Anomalies.StateFile, log: log, now: time.Now, e: e, unfollow: func() {}, dirty: make(chan struct{}, 1), done: make(chan struct{}),
+	}, nil
+}
+
+// start takes up what an earlier agent left, and gives the conditions that are to be set again.
+func (a *anomalies) start(host component.Host) (found []detector.Finding) {
+	if a.path != "" {
+		err := durable.Read(a.path, func(b []byte) (err error) {
+			found, err = a.e.Restore(b)
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // without it series are unknown for a while, and a lasting finding may be said again
+			a.log.Warn("what was learnt of before could not be read; learning anew", zap.Error(err))
+		}
+		a.ended.Go(a.keep)
+	}
+	for _, x := range host.GetExtensions() {
+		if s, ok := x.(StatementSource); ok {
+			a.unfollow = s.FollowStatements(a.say)
+			break
+		}
+	}
+	return found
+}
+
+func (a *anomalies) stop() {
+	a.unfollow()
+	close(a.done)
+	a.ended.Wait()
+}
+
+func (a *anomalies) say(all []bus.Statement) {
+	out := make([]anomaly.Statement, len(all))
+	for i, s := range all {
+		out[i] = anomaly.Statement{Verb: anomaly.Verb(s.Verb), Key: s.Key, By: s.By, Reason: s.Reason, At: s.At, Until: s.Until}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.e.Say(out)
+}
+
+// keep saves what was learnt now and then, and what is open soon after it changed.
+func (a *anomalies) keep() {
+	t := time.NewTicker(saveEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-a.done:
+			a.save()
+			return
+		case <-t.C:
+		case <-a.dirty:
+			select {
+			case <-a.done:
+			case <-time.After(saveOpen):
+			}
+		}
+		a.save()
+	}
+}
+
+func (a *anomalies) save() {
+	a.mu.Lock()
+	b := a.e.Snapshot()
+	a.mu.Unlock()
+	err := os.MkdirAll(filepath.Dir(a.path), 0o700)
+	if err == nil {
+		err = durable.Write(a.path, b)
+	}
+	if err != nil {
+		a.log.Warn("what was learnt could not be saved; a new agent would learn anew", zap.String("path", a.path), zap.Error(err))
+	}
+}
+
+// judge takes in one batch. Values of another node than this one are counted and not judged.
+func (a *anomalies) judge(md pmetric.Metrics) []detector.Finding {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, rm := range md.ResourceMetrics().All() {
+		res := rm.Resource().Attributes()
+		if node := text(res, "k8s.node.name"); node != "" && node != a.self.node {
+			a.other++
+			continue
+		}
+		base := anomaly.Labels{Rank: unknownInt, Local: unknownInt}
+		read(&base, res, "")
+		for _, sm := range rm.ScopeMetrics().All() {
+			for _, m := range sm.Metrics().All() {
+				known := anomaly.Lookup(m.Name())
+				if known == nil {
+					continue
+				}
+				for _, p := range points(m).All() {
+					if p.Flags().NoRecordedValue() {
+						continue
+					}
+					l := base
+					read(&l, p.Attributes(), known.Attr)
+					a.e.Put(known, l, int64(p.Timestamp()), value(p))
+				}
+			}
+		}
+	}
+	found := a.e.End(a.now())
+	if a.e.Changed() {
+		select {
+		case a.dirty <- struct{}{}:
+		default:
+		}
+	}
+	return found
+}
+
+// read takes the labels of a point or resource in one pass.
+func read(l *anomaly.Labels, attrs pcommon.Map, own string) {
+	for k, v := range attrs.All() {
+		switch k {
+		case "hw.id":
+			l.GPU = v.AsString()
+		case "hw.pci":
+			l.PCI = v.AsString()
+		case "k8s.pod.uid":
+			l.PodUID = v.AsString()
+		case "k8s.pod.name":
+			l.Pod = v.AsString()
+		case "k8s.namespace.name":
+			l.Namespace = v.AsString()
+		case "pitcrew.rank":
+			l.Rank = whole(v)
+		case "pitcrew.local_rank":
+			l.Local = whole(v)
+		case "pitcrew.world_size":
+			l.WorldSize = whole(v)
+		case "pitcrew.attempt":
+			l.Attempt = max(whole(v), 0)
+		}
+		if k == own && own != "" {
+			l.Value = v.AsString()
+		}
+	}
+}
+
+func whole(v pcommon.Value) int64 {
+	switch v.Type() {
+	case pcommon.ValueTypeInt:
+		return v.Int()
+	case pcommon.ValueTypeDouble:
+		return int64(v.Double())
+	}
+	return unknownInt
+}
+
+// counts are the engine's, for the collector's own metrics.
+func (a *anomalies) counts() (anomaly.Counts, []anomaly.SignalCounts) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := a.e.Counts()
+	c.Refused += a.other
+	return c, a.e.Signals()
+}
