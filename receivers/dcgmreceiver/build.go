@@ -1,7 +1,6 @@
 package dcgmreceiver
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -11,12 +10,17 @@ import (
 
 // Metrics that are not fields of DCGM.
 const (
-	metricStatus   = "pitcrew.gpu.status"
-	metricCount    = "pitcrew.gpu.count"
-	metricExpected = "pitcrew.gpu.expected"
-	metricInfo     = "pitcrew.gpu.info"
-	metricHealth   = "pitcrew.gpu.health"
-	metricStale    = "pitcrew.dcgm.stale"
+	metricStatus      = "pitcrew.gpu.status"
+	metricCount       = "pitcrew.gpu.count"
+	metricExpected    = "pitcrew.gpu.expected"
+	metricInfo        = "pitcrew.gpu.info"
+	metricMIG         = "pitcrew.gpu.mig.info"
+	metricTopology    = "pitcrew.gpu.topology"
+	metricHealth      = "pitcrew.gpu.health"
+	metricStale       = "pitcrew.dcgm.stale"
+	metricSwitch      = "pitcrew.nvswitch.status"
+	metricLinks       = "pitcrew.nvlink.links"
+	metricTransitions = "pitcrew.nvlink.transitions"
 )
 
 // own describes them, as Fields does the others.
@@ -25,20 +29,34 @@ var own = []Field{
 	{Name: metricCount, Unit: "{gpu}", Desc: "GPUs that answer", Level: NodeLevel},
 	{Name: metricExpected, Unit: "{gpu}", Desc: "GPUs the node should have", Level: NodeLevel},
 	{Name: metricInfo, Unit: "1", Desc: "Always 1; its attributes say which card this is"},
+	{Name: metricMIG, Unit: "1", Desc: "Always 1, for each MIG compute instance; its attributes say which it is"},
+	{Name: metricTopology, Unit: "1", Desc: "Always 1, for each pair of GPUs; its attributes say how they reach each other"},
 	{Name: metricHealth, Unit: "1", Desc: "DCGM's health watches: 0 healthy, 1 warning, 2 failure"},
 	{Name: metricStale, Unit: "s", Desc: "Time since the engine last gave a good answer", Level: NodeLevel},
+	{Name: metricSwitch, Unit: "1", Desc: "1 while the engine lists the NVSwitch, 0 when it did and does no longer"},
+	{Name: metricLinks, Unit: "{link}", Desc: "NVLinks of the GPU or NVSwitch in the state"},
+	{Name: metricTransitions, Unit: "{transition}", Desc: "Changes of state of the NVLinks of the GPU or NVSwitch that were seen", Kind: Counter},
 }
 
 // Attributes of points and records.
 const (
-	attrID     = "hw.id"
-	attrType   = "hw.type"
-	attrPCI    = "hw.pci"
-	attrModel  = "hw.model"
-	attrSerial = "hw.serial_number"
-	attrDriver = "hw.driver_version"
-	attrIndex  = "pitcrew.gpu.index"
-	attrSystem = "pitcrew.gpu.health.system"
+	attrID       = "hw.id"
+	attrParent   = "hw.parent"
+	attrType     = "hw.type"
+	attrPCI      = "hw.pci"
+	attrModel    = "hw.model"
+	attrSerial   = "hw.serial_number"
+	attrDriver   = "hw.driver_version"
+	attrIndex    = "pitcrew.gpu.index"
+	attrSystem   = "pitcrew.gpu.health.system"
+	attrPeer     = "pitcrew.gpu.peer"
+	attrPath     = "pitcrew.gpu.path"
+	attrGI       = "pitcrew.mig.gpu_instance"
+	attrCI       = "pitcrew.mig.compute_instance"
+	attrProfile  = "pitcrew.mig.profile"
+	attrMIG      = "pitcrew.mig.uuid"
+	attrNVSwitch = "pitcrew.nvswitch.index"
+	attrState    = "pitcrew.nvlink.state"
 )
 
 // counterKey tells one counter's series from another.
@@ -50,38 +68,67 @@ type counterKey struct {
 
 type counterState struct {
 	last  float64
-	start time.Time
+	start pcommon.Timestamp
 }
 
-// builder turns rounds into metrics. It remembers where counters started, and nothing else of the past.
+// row is a row of the table with the places of its two metrics in a batch.
+type row struct {
+	Field
+	main, named int
+}
+
+// builder turns rounds into metrics. It remembers where counters started and links stood, and nothing else of the past.
 type builder struct {
-	fields    map[uint16]Field
+	rows      map[uint16]*row
+	places    int
+	ownPlace  map[string]int
 	dcgmNames bool
 	namesGap  time.Duration
 	named     map[uint16]time.Time // when a field last came under its DCGM_FI_* name
 	host      string
 	resource  func(pcommon.Resource)
 	counters  map[counterKey]counterState
-	ailing    map[[2]string]bool // GPU and health system that had an incident, to be said to be well again
+	ailing    map[[2]string]bool // GPU or switch and health system that had an incident, to be said to be well again
+	inv       Inventory
+	subjects  map[entity]*subject // of inv
+	switches  map[string]Switch   // seen, by hw.id
+	linkWas   map[linkKey]string
+	changes   map[string]int64 // of links' states, by hw.id
+	began     pcommon.Timestamp
+	xids      map[string]int64 // the code last told under its DCGM_FI_* name
 }
 
 func newBuilder(cfg *Config, host string, resource func(pcommon.Resource)) *builder {
 	b := &builder{
-		fields: map[uint16]Field{}, dcgmNames: cfg.DCGMNames, namesGap: cfg.DCGMNamesInterval, named: map[uint16]time.Time{}, host: host, resource: resource,
-		counters: map[counterKey]counterState{}, ailing: map[[2]string]bool{},
+		rows: map[uint16]*row{}, ownPlace: map[string]int{}, dcgmNames: cfg.DCGMNames, namesGap: cfg.DCGMNamesInterval, named: map[uint16]time.Time{},
+		host: host, resource: resource, counters: map[counterKey]counterState{}, ailing: map[[2]string]bool{}, switches: map[string]Switch{},
+		linkWas: map[linkKey]string{}, changes: map[string]int64{}, xids: map[string]int64{},
+	}
+	places := map[string]int{}
+	place := func(name string) int {
+		if _, known := places[name]; !known {
+			places[name] = len(places)
+		}
+		return places[name]
+	}
+	for _, f := range own {
+		b.ownPlace[f.Name] = place(f.Name)
 	}
 	for _, f := range cfg.fields() {
-		b.fields[f.ID] = f
+		b.rows[f.ID] = &row{f, place(f.Name), place(f.PrometheusName())}
 	}
+	b.places = len(places)
 	return b
 }
 
 // batch is the metrics of one round under construction.
 type batch struct {
-	at    pcommon.Timestamp
-	main  pmetric.MetricSlice
-	dcgm  pmetric.MetricSlice
-	index map[string]pmetric.Metric // by name, of both scopes: no name is in both
+	at     pcommon.Timestamp
+	main   pmetric.MetricSlice
+	dcgm   pmetric.MetricSlice
+	points []pmetric.NumberDataPointSlice // by place
+	place  map[string]int                 // of own metrics
+	expect int                            // points of a metric
 }
 
 func (b *builder) begin(at time.Time) (pmetric.Metrics, *batch) {
@@ -90,7 +137,14 @@ func (b *builder) begin(at time.Time) (pmetric.Metrics, *batch) {
 	b.resource(rm.Resource())
 	sm := rm.ScopeMetrics().AppendEmpty()
 	sm.Scope().SetName(ScopeName)
-	t := &batch{at: pcommon.NewTimestampFromTime(at), main: sm.Metrics(), index: map[string]pmetric.Metric{}}
+	t := &batch{
+		at: pcommon.NewTimestampFromTime(at), main: sm.Metrics(), points: make([]pmetric.NumberDataPointSlice, b.places), place: b.ownPlace,
+		expect: max(1, len(b.inv.Devices)),
+	}
+	t.main.EnsureCapacity(b.places / 2)
+	if b.began == 0 {
+		b.began = t.at
+	}
 	if b.dcgmNames {
 		dm := rm.ScopeMetrics().AppendEmpty()
 		dm.Scope().SetName(DCGMNamesScope)
@@ -99,30 +153,42 @@ func (b *builder) begin(at time.Time) (pmetric.Metrics, *batch) {
 	return md, t
 }
 
-// point appends an empty point to the metric of this row, which is made when it is the first.
-func (t *batch) point(f Field, in pmetric.MetricSlice, name string, at pcommon.Timestamp) pmetric.NumberDataPoint {
-	m, ok := t.index[name]
-	if !ok {
-		m = in.AppendEmpty()
-		m.SetName(name)
-		m.SetUnit(f.Unit)
-		m.SetDescription(f.Desc)
-		switch f.Kind {
-		case Counter, UpDown:
-			sum := m.SetEmptySum()
-			sum.SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
-			sum.SetIsMonotonic(f.Kind == Counter)
-		default:
-			m.SetEmptyGauge()
-		}
-		t.index[name] = m
+// metric makes an empty metric of a kind and returns where its points go.
+func metric(in pmetric.MetricSlice, name, unit, desc string, kind Kind) pmetric.NumberDataPointSlice {
+	m := in.AppendEmpty()
+	m.SetName(name)
+	m.SetUnit(unit)
+	m.SetDescription(desc)
+	if kind != Counter && kind != UpDown {
+		return m.SetEmptyGauge().DataPoints()
 	}
-	var p pmetric.NumberDataPoint
-	if m.Type() == pmetric.MetricTypeSum {
-		p = m.Sum().DataPoints().AppendEmpty()
-	} else {
-		p = m.Gauge().DataPoints().AppendEmpty()
+	sum := m.SetEmptySum()
+	sum.SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	sum.SetIsMonotonic(kind == Counter)
+	return sum.DataPoints()
+}
+
+// value appends an empty point to the row's metric, which is made when it is the first.
+func (t *batch) value(r *row, at pcommon.Timestamp) pmetric.NumberDataPoint {
+	ps := &t.points[r.main]
+	if *ps == (pmetric.NumberDataPointSlice{}) {
+		*ps = metric(t.main, r.Name, r.Unit, r.Desc, r.Kind)
+		ps.EnsureCapacity(t.expect)
 	}
+	p := ps.AppendEmpty()
+	p.SetTimestamp(at)
+	return p
+}
+
+// name does the same under the row's DCGM_FI_* name: gauges all, without a unit, since an exporter to Prometheus puts _total and units
+// behind other names, and these have to stay as they are.
+func (t *batch) name(r *row, at pcommon.Timestamp) pmetric.NumberDataPoint {
+	ps := &t.points[r.named]
+	if *ps == (pmetric.NumberDataPointSlice{}) {
+		*ps = metric(t.dcgm, r.PrometheusName(), "", r.Desc, Gauge)
+		ps.EnsureCapacity(t.expect)
+	}
+	p := ps.AppendEmpty()
 	p.SetTimestamp(at)
 	return p
 }
@@ -137,69 +203,36 @@ var ownByName = func() map[string]Field {
 
 // own appends a point of a metric that is no field, at the round's time.
 func (t *batch) own(name string) pmetric.NumberDataPoint {
-	return t.point(ownByName[name], t.main, name, t.at)
-}
-
-// fleet says how many GPUs there are and how each is. All points have one time: they are one observation.
-func (b *builder) fleet(t *batch, all []presence, answering, expected int) {
-	for _, g := range all {
-		p := t.own(metricStatus)
-		p.Attributes().PutStr(attrID, g.id())
-		if pci := g.pci(); pci != "" {
-			p.Attributes().PutStr(attrPCI, pci)
-		}
-		if g.ok {
-			p.SetIntValue(1)
-		} else {
-			p.SetIntValue(0)
-		}
+	ps := &t.points[t.place[name]]
+	if *ps == (pmetric.NumberDataPointSlice{}) {
+		f := ownByName[name]
+		*ps = metric(t.main, name, f.Unit, f.Desc, f.Kind)
 	}
-	t.own(metricCount).SetIntValue(int64(answering))
-	t.own(metricExpected).SetIntValue(int64(expected))
-}
-
-func (b *builder) info(t *batch, all []presence) {
-	for _, g := range all {
-		p := t.own(metricInfo)
-		p.SetIntValue(1)
-		a := p.Attributes()
-		a.PutStr(attrID, g.id())
-		a.PutInt(attrIndex, int64(g.ID))
-		for _, kv := range [][2]string{{attrPCI, g.pci()}, {attrModel, g.Model}, {attrSerial, g.Serial}, {attrDriver, g.Driver}} {
-			if kv[1] != "" {
-				a.PutStr(kv[0], kv[1])
-			}
-		}
-	}
-}
-
-func (b *builder) stale(t *batch, age time.Duration) {
-	t.own(metricStale).SetDoubleValue(max(0, age.Seconds()))
+	p := ps.AppendEmpty()
+	p.SetTimestamp(t.at)
+	return p
 }
 
 // values appends what was read. A blank gives no point.
-func (b *builder) values(t *batch, devices []Device, values []Value) {
-	byID := make(map[uint]Device, len(devices))
-	for _, d := range devices {
-		byID[d.ID] = d
-	}
-	for _, v := range values {
-		f, ok := b.fields[v.Field]
-		d, there := byID[v.GPU]
-		if v.Blank || !ok || !there || v.Float && (math.IsNaN(v.F) || math.IsInf(v.F, 0)) {
+func (b *builder) values(t *batch, inv Inventory, values []Value) {
+	b.know(inv)
+	for i := range values {
+		v := &values[i]
+		r, s := b.rows[v.Field], b.subjects[v.subject()]
+		if v.Blank || r == nil || s == nil || v.Float && (math.IsNaN(v.F) || math.IsInf(v.F, 0)) {
 			continue
 		}
 		at := t.at
-		if f.Cost != Event && !v.Time.IsZero() { // an event's value is still the last one now
+		if r.Cost != Event && !v.Time.IsZero() { // an event's value is still the last one now
 			at = pcommon.NewTimestampFromTime(v.Time)
 		}
-		if f.Kind == Flags {
-			b.flags(t, f, d, v, at)
+		if r.Kind == Flags {
+			b.flags(t, r, s, v, at)
 		} else {
-			b.value(t, f, d, v, at)
+			b.value(t, r, s, v, at)
 		}
-		if b.dcgmNames && f.Level != NodeLevel && b.nameDue(f.ID, t.at.AsTime()) {
-			b.dcgm(t, f, d, v, at)
+		if b.dcgmNames && r.Level != NodeLevel && !(s.divided && v.Of == GPULevel && r.perInstance()) && b.nameDue(r.ID, t.at.AsTime()) {
+			b.dcgm(t, r, s, v, at)
 		}
 	}
 }
@@ -214,42 +247,46 @@ func (b *builder) nameDue(id uint16, round time.Time) bool {
 	return true
 }
 
-func (b *builder) value(t *batch, f Field, d Device, v Value, at pcommon.Timestamp) {
-	p := t.point(f, t.main, f.Name, at)
-	if f.Level != NodeLevel {
-		identify(p.Attributes(), f, d, v)
+func (b *builder) value(t *batch, r *row, s *subject, v *Value, at pcommon.Timestamp) {
+	p := t.value(r, at)
+	a := p.Attributes()
+	if r.Level != NodeLevel {
+		a.EnsureCapacity(4)
+		s.identify(a, r, v)
 	}
-	if f.Attr.Key != "" {
-		p.Attributes().PutStr(f.Attr.Key, f.Attr.Value)
+	if r.Attr.Key != "" {
+		a.PutStr(r.Attr.Key, r.Attr.Value)
 	}
 	number := v.F
 	if !v.Float {
 		number = float64(v.I)
 	}
 	switch {
-	case v.Float || f.Scale != math.Trunc(f.Scale):
-		p.SetDoubleValue(number * f.Scale)
+	case v.Float || r.Scale != math.Trunc(r.Scale):
+		p.SetDoubleValue(number * r.Scale)
 	default:
-		p.SetIntValue(v.I * int64(f.Scale))
+		p.SetIntValue(v.I * int64(r.Scale))
 	}
-	if f.Kind == Counter {
-		k := counterKey{d.id(), f.ID, v.Link}
+	if r.Kind == Counter {
+		k := counterKey{s.id, r.ID, v.Link}
 		c, known := b.counters[k]
 		if !known || number < c.last { // the driver was loaded anew, or the card was reset
-			c.start = at.AsTime()
+			c.start = at
 		}
 		c.last = number
 		b.counters[k] = c
-		p.SetStartTimestamp(pcommon.NewTimestampFromTime(c.start))
+		p.SetStartTimestamp(c.start)
 	}
 }
 
-func (b *builder) flags(t *batch, f Field, d Device, v Value, at pcommon.Timestamp) {
-	for _, r := range clockReasons {
-		p := t.point(f, t.main, f.Name, at)
-		identify(p.Attributes(), f, d, v)
-		p.Attributes().PutStr(f.Attr.Key, r.name)
-		if v.I&r.bit != 0 {
+func (b *builder) flags(t *batch, r *row, s *subject, v *Value, at pcommon.Timestamp) {
+	for _, reason := range clockReasons {
+		p := t.value(r, at)
+		a := p.Attributes()
+		a.EnsureCapacity(2)
+		s.identify(a, r, v)
+		a.PutStr(r.Attr.Key, reason.name)
+		if v.I&reason.bit != 0 {
 			p.SetIntValue(1)
 		} else {
 			p.SetIntValue(0)
@@ -257,81 +294,21 @@ func (b *builder) flags(t *batch, f Field, d Device, v Value, at pcommon.Timesta
 	}
 }
 
-func identify(a pcommon.Map, f Field, d Device, v Value) {
-	a.PutStr(attrID, d.id())
-	if len(f.Name) > 3 && f.Name[:3] == "hw." {
-		a.PutStr(attrType, "gpu")
-	}
-	if f.Level == LinkLevel {
-		a.PutInt(attrLink, int64(v.Link))
-	}
-}
-
-// dcgm appends the value as dcgm-exporter would: its name, its unit, its labels. Gauges all, without a unit, since an exporter to
-// Prometheus puts _total and units behind other names, and these have to stay as they are.
-func (b *builder) dcgm(t *batch, f Field, d Device, v Value, at pcommon.Timestamp) {
-	p := t.point(Field{Desc: f.Desc}, t.dcgm, f.PrometheusName(), at)
-	if v.Float {
-		p.SetDoubleValue(v.F)
-	} else {
-		p.SetIntValue(v.I)
-	}
-	a := p.Attributes()
-	a.PutStr("gpu", fmt.Sprint(d.ID))
-	a.PutStr("UUID", d.id())
-	a.PutStr("device", fmt.Sprintf("nvidia%d", d.ID))
-	a.PutStr("modelName", d.Model)
-	a.PutStr("Hostname", b.host)
-	a.PutStr("pci_bus_id", d.PCI)
-	if f.Level == LinkLevel {
-		a.PutStr("nvlink", fmt.Sprint(v.Link))
-	}
-}
-
-// health says how each GPU is: the worst of its systems as system "all", each system with an incident, and once more each
-// that had one and is well again.
-func (b *builder) health(t *batch, devices []Device, incidents []Incident) {
-	for _, d := range devices {
-		if !d.Answer {
-			continue
-		}
-		worst, systems := int64(0), map[string]int64{}
-		for _, in := range incidents {
-			if in.GPU != d.ID {
-				continue
-			}
-			level := int64(1)
-			if in.Fail {
-				level = 2
-			}
-			worst = max(worst, level)
-			systems[in.System] = max(systems[in.System], level)
-			b.ailing[[2]string{d.id(), in.System}] = true
-		}
-		for k := range b.ailing {
-			if k[0] != d.id() {
-				continue
-			}
-			if _, still := systems[k[1]]; !still {
-				systems[k[1]] = 0
-				delete(b.ailing, k)
-			}
-		}
-		systems["all"] = worst
-		for system, level := range systems {
-			p := t.own(metricHealth)
-			p.Attributes().PutStr(attrID, d.id())
-			p.Attributes().PutStr(attrSystem, system)
-			p.SetIntValue(level)
-		}
-	}
-}
-
-// forget drops what is remembered of cards that are not in the fleet any more.
-func (b *builder) forget(all []presence) {
+// forget drops what is remembered of cards that are not in the fleet any more, and of instances that are not cut any more.
+func (b *builder) forget(all []presence, inv Inventory) {
 	here := map[string]bool{}
 	for _, g := range all {
 		here[g.id()] = true
+	}
+	for _, in := range inv.Instances {
+		for _, g := range all {
+			if g.ID == in.GPU {
+				here[in.id(g.Device)] = true
+			}
+		}
+	}
+	for id := range b.switches {
+		here[id] = true
 	}
 	for k := range b.counters {
 		if !here[k.id] {
@@ -341,6 +318,21 @@ func (b *builder) forget(all []presence) {
 	for k := range b.ailing {
 		if !here[k[0]] {
 			delete(b.ailing, k)
+		}
+	}
+	for k := range b.linkWas {
+		if !here[k.id] {
+			delete(b.linkWas, k)
+		}
+	}
+	for id := range b.changes {
+		if !here[id] {
+			delete(b.changes, id)
+		}
+	}
+	for id := range b.xids {
+		if !here[id] {
+			delete(b.xids, id)
 		}
 	}
 }

@@ -58,20 +58,30 @@ func metricsOf(t *testing.T, src Source, dcgmNames bool) pmetric.Metrics {
 		t.Fatal(rd.err)
 	}
 	cfg.DCGMNames = dcgmNames
-	b := newBuilder(cfg, "node-a", func(r pcommon.Resource) { r.Attributes().PutStr("k8s.node.name", "node-a") })
+	b := builderOf(cfg)
 	md, batch := b.begin(rd.at)
-	all, n := (&fleet{}).update(rd.devices)
+	all, n := (&fleet{}).update(rd.inv.Devices)
 	b.fleet(batch, all, n, 1)
-	b.info(batch, all)
-	b.values(batch, rd.devices, rd.values)
-	b.health(batch, rd.devices, rd.incidents)
+	b.switchStatus(batch, rd.inv.Switches)
+	b.info(batch, all, rd.inv, rd.paths)
+	b.values(batch, rd.inv, rd.values)
+	b.health(batch, rd.inv, rd.incidents)
+	b.links(batch, rd.inv, rd.links)
 	b.stale(batch, 0)
 	return md
 }
 
+// builderOf makes a builder for node-a.
+func builderOf(cfg *Config) *builder {
+	return newBuilder(cfg, "node-a", func(r pcommon.Resource) { r.Attributes().PutStr("k8s.node.name", "node-a") })
+}
+
+// cards is an inventory of GPUs alone.
+func cards(d ...Device) Inventory { return Inventory{Devices: d} }
+
 func TestOneRoundIsTheGoldenMetrics(t *testing.T) {
 	src := replayOf(t, func() time.Time { return t0 })
-	src.SetIncidents(Incident{GPU: 0, System: "mem", Fail: true})
+	src.SetIncidents(Incident{ID: 0, System: "mem", Fail: true})
 	got := metricsOf(t, src, true)
 	file := filepath.Join("testdata", "golden", "h100.yaml")
 	if *update {
@@ -89,6 +99,13 @@ func TestOneRoundIsTheGoldenMetrics(t *testing.T) {
 	}
 }
 
+func numbers(m pmetric.Metric) pmetric.NumberDataPointSlice {
+	if m.Type() == pmetric.MetricTypeSum {
+		return m.Sum().DataPoints()
+	}
+	return m.Gauge().DataPoints()
+}
+
 // points returns the points of a metric by the value of one attribute, empty where a point lacks it.
 func points(md pmetric.Metrics, name, by string) map[string]pmetric.NumberDataPoint {
 	out := map[string]pmetric.NumberDataPoint{}
@@ -98,13 +115,7 @@ func points(md pmetric.Metrics, name, by string) map[string]pmetric.NumberDataPo
 				if m.Name() != name {
 					continue
 				}
-				var dps pmetric.NumberDataPointSlice
-				if m.Type() == pmetric.MetricTypeSum {
-					dps = m.Sum().DataPoints()
-				} else {
-					dps = m.Gauge().DataPoints()
-				}
-				for _, p := range dps.All() {
+				for _, p := range numbers(m).All() {
 					k := ""
 					if v, ok := p.Attributes().Get(by); ok {
 						k = v.AsString()
@@ -178,12 +189,12 @@ func TestDcgmNamesCarryTheExportersLabels(t *testing.T) {
 
 func TestADCGMNameComesOnceAnIntervalForAllCardsAlikeAndTheOtherSpellingEachRound(t *testing.T) {
 	cfg := NewDefaultConfig()
-	b := newBuilder(cfg, "", func(pcommon.Resource) {})
-	cards := []Device{{ID: 0, UUID: "GPU-a"}, {ID: 1, UUID: "GPU-b"}}
+	b := builderOf(cfg)
+	both := cards(Device{ID: 0, UUID: "GPU-a"}, Device{ID: 1, UUID: "GPU-b"})
 	counts := map[string]int{}
 	for i := range 11 { // ten seconds
 		md, batch := b.begin(t0.Add(time.Duration(i) * time.Second))
-		b.values(batch, cards, []Value{{GPU: 0, Link: -1, Field: 150, I: 60}, {GPU: 1, Link: -1, Field: 150, I: 61}})
+		b.values(batch, both, []Value{{ID: 0, Link: -1, Field: 150, I: 60}, {ID: 1, Link: -1, Field: 150, I: 61}})
 		for _, sm := range md.ResourceMetrics().At(0).ScopeMetrics().All() {
 			for _, m := range sm.Metrics().All() {
 				counts[m.Name()] += m.Gauge().DataPoints().Len()
@@ -199,11 +210,11 @@ func TestACounterThatFallsStartsAnew(t *testing.T) {
 	d, _ := h100(0, "GPU-a")
 	cfg := NewDefaultConfig()
 	cfg.DCGMNames = false
-	b := newBuilder(cfg, "", func(pcommon.Resource) {})
+	b := builderOf(cfg)
 	at := func(sec int, v int64) pmetric.NumberDataPoint {
 		when := t0.Add(time.Duration(sec) * time.Second)
 		md, batch := b.begin(when)
-		b.values(batch, []Device{d}, []Value{{GPU: 0, Link: -1, Field: 310, Time: when, I: v}})
+		b.values(batch, cards(d), []Value{{ID: 0, Link: -1, Field: 310, Time: when, I: v}})
 		return points(md, "hw.errors", attrErrorType)["corrected"]
 	}
 	first, second, reset, after := at(0, 7), at(1, 9), at(2, 1), at(3, 4)
@@ -222,10 +233,10 @@ func TestAnIncidentThatEndedIsSaidOnce(t *testing.T) {
 	d, _ := h100(0, "GPU-a")
 	cfg := NewDefaultConfig()
 	cfg.DCGMNames = false
-	b := newBuilder(cfg, "", func(pcommon.Resource) {})
+	b := builderOf(cfg)
 	check := func(incidents ...Incident) map[string]pmetric.NumberDataPoint {
 		md, batch := b.begin(t0)
-		b.health(batch, []Device{d}, incidents)
+		b.health(batch, cards(d), incidents)
 		return points(md, metricHealth, attrSystem)
 	}
 	ill := check(Incident{System: "mem", Fail: true}, Incident{System: "pcie"})

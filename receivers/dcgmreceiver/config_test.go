@@ -69,7 +69,7 @@ func TestTheConfigurationIsReadFromItsKeys(t *testing.T) {
 	if cfg.Interval != 200*time.Millisecond || cfg.ExpectedGPUs != 8 || cfg.DCGMNames || cfg.Library != "/l" || cfg.RetryMax != 3*time.Second || cfg.MaxInterval != 20*time.Second {
 		t.Errorf("configuration is %+v", cfg)
 	}
-	if n := len(cfg.fields()); n != 57 {
+	if n := len(cfg.fields()); n != 55+len(switchFields)+2 {
 		t.Errorf("%d fields", n)
 	}
 }

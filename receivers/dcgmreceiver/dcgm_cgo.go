@@ -36,15 +36,19 @@ type engine struct {
 	open       bool
 	owner      bool
 	identities map[uint]Device
+	switches   map[uint]Switch
+	mig        migState
 	watches    watches
 	endPolicy  context.CancelFunc
 	policy     <-chan dcgm.PolicyViolation
 	forwarded  chan struct{} // closed when the last violation of this connection was passed on
 	dropped    atomic.Uint64
+
+	profilingRetry time.Duration
 }
 
 func newDCGM(cfg *Config, log *zap.Logger) Source {
-	return &engine{cfg: cfg, log: log, out: make(chan Violation, 256)}
+	return &engine{cfg: cfg, log: log, out: make(chan Violation, 256), profilingRetry: profilingRetry}
 }
 
 // Violations implements Source.
@@ -67,7 +71,7 @@ func (e *engine) Connect() error {
 	if err := e.init(); err != nil {
 		return err
 	}
-	e.open, e.identities = true, map[uint]Device{}
+	e.open, e.identities, e.switches, e.mig = true, map[uint]Device{}, map[uint]Switch{}, migState{}
 	if v, err := dcgm.GetHostengineVersionInfo(); err == nil {
 		if n := versionOf(v.RawBuildInfoString); n != "" && !strings.HasPrefix(n, "4.") {
 			return fmt.Errorf("the host engine is DCGM %s, this receiver speaks to DCGM 4: upgrade nv-hostengine", n)
@@ -120,7 +124,18 @@ func (e *engine) Close() error {
 }
 
 // Inventory implements Source.
-func (e *engine) Inventory() ([]Device, error) {
+func (e *engine) Inventory() (inv Inventory, err error) {
+	if inv.Devices, err = e.devices(); err != nil {
+		return inv, err
+	}
+	if inv.Instances, err = e.instances(); err != nil {
+		return inv, err
+	}
+	inv.Switches, err = e.nvswitches()
+	return inv, err
+}
+
+func (e *engine) devices() ([]Device, error) {
 	all, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU)
 	if err != nil {
 		return nil, classify(err)
@@ -128,10 +143,6 @@ func (e *engine) Inventory() ([]Device, error) {
 	supported, err := dcgm.GetSupportedDevices()
 	if err != nil {
 		return nil, classify(err)
-	}
-	can := map[uint]bool{}
-	for _, id := range supported {
-		can[id] = true
 	}
 	if err := e.identify(all); err != nil {
 		return nil, err
@@ -141,7 +152,8 @@ func (e *engine) Inventory() ([]Device, error) {
 		d := e.identities[id]
 		d.ID = id
 		status := dcgm.GetGPUStatus(id)
-		d.Answer = can[id] && (status == dcgm.EntityStatusOk || status == dcgm.EntityStatusFake || status == dcgm.EntityStatusUnknown)
+		d.Answer = slices.Contains(supported, id) &&
+			(status == dcgm.EntityStatusOk || status == dcgm.EntityStatusFake || status == dcgm.EntityStatusUnknown)
 		devices = append(devices, d)
 	}
 	return devices, nil
@@ -205,40 +217,36 @@ const (
 // maxValues is how many values one call asks for: go-dcgm takes 8 KiB for each until the call has returned.
 const maxValues = 128
 
-// Read implements Source.
-func (e *engine) Read(devices []Device, fields []uint16, live bool) ([]Value, error) {
-	var gpu, node, link []dcgm.Short
+// Read implements Source. What is there is what was watched: the session watches anew when it changes.
+func (e *engine) Read(_ Inventory, fields []uint16, live bool) ([]Value, error) {
+	e.retryProfiling()
+	by := map[Level][]dcgm.Short{}
 	for _, id := range fields {
-		switch f, _ := FieldByID(id); f.Level {
-		case NodeLevel:
-			node = append(node, dcgm.Short(id))
-		case LinkLevel:
-			link = append(link, dcgm.Short(id))
-		default:
-			gpu = append(gpu, dcgm.Short(id))
-		}
-	}
-	var gpus, links []dcgm.GroupEntityPair
-	for _, d := range devices {
-		gpus = append(gpus, dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_GPU, EntityId: d.ID})
-		for n := range e.watches.links[d.ID] {
-			links = append(links, dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_LINK, EntityId: linkEntity(d.ID, e.watches.links[d.ID][n])})
-		}
-	}
-	out := make([]Value, 0, len(gpus)*len(gpu)+len(node)+len(links)*len(link))
-	for _, q := range []struct {
-		entities []dcgm.GroupEntityPair
-		fields   []dcgm.Short
-	}{{gpus, gpu}, {gpus[:min(1, len(gpus))], node}, {links, link}} {
-		if len(q.entities) == 0 || len(q.fields) == 0 {
+		f, _ := FieldByID(id)
+		if f.Cost == Profiling && e.watches.withheld[id] {
 			continue
 		}
-		var flags uint
-		if live {
-			flags = dcgm.DCGM_FV_FLAG_LIVE_DATA
+		by[f.Level] = append(by[f.Level], dcgm.Short(id))
+		if f.perInstance() {
+			by[InstanceLevel] = append(by[InstanceLevel], dcgm.Short(id))
 		}
-		for some := range slices.Chunk(q.entities, max(1, maxValues/len(q.fields))) {
-			values, err := dcgm.EntitiesGetLatestValues(some, q.fields, flags)
+	}
+	of := e.watches.of
+	n := 0
+	for level, fields := range by {
+		n += len(fields) * len(of[level])
+	}
+	out := make([]Value, 0, n)
+	var flags uint
+	if live {
+		flags = dcgm.DCGM_FV_FLAG_LIVE_DATA
+	}
+	for level := GPULevel; level <= SwitchLinkLevel; level++ {
+		if len(of[level]) == 0 || len(by[level]) == 0 {
+			continue
+		}
+		for some := range slices.Chunk(of[level], max(1, maxValues/len(by[level]))) {
+			values, err := dcgm.EntitiesGetLatestValues(some, by[level], flags)
 			if err != nil {
 				return nil, classify(err)
 			}
@@ -251,9 +259,17 @@ func (e *engine) Read(devices []Device, fields []uint16, live bool) ([]Value, er
 }
 
 func convert(v *dcgm.FieldValue_v2) Value {
-	out := Value{GPU: v.EntityID, Link: -1, Field: uint16(v.FieldID), Blank: v.Status != dcgm.DCGM_ST_OK}
-	if v.EntityGroupId == dcgm.FE_LINK {
-		out.GPU, out.Link = v.EntityID>>24&0xff, int(v.EntityID>>8&0xffff)
+	out := Value{ID: v.EntityID, Link: -1, Field: uint16(v.FieldID), Blank: v.Status != dcgm.DCGM_ST_OK}
+	switch v.EntityGroupId {
+	case dcgm.FE_LINK:
+		out.Of, out.ID, out.Link = LinkLevel, v.EntityID>>24&0xff, int(v.EntityID>>8&0xffff)
+		if dcgm.Field_Entity_Group(v.EntityID&0xff) == dcgm.FE_SWITCH {
+			out.Of = SwitchLinkLevel
+		}
+	case dcgm.FE_GPU_I:
+		out.Of = InstanceLevel
+	case dcgm.FE_SWITCH:
+		out.Of = SwitchLevel
 	}
 	if v.TS > 0 {
 		out.Time = time.UnixMicro(v.TS)
@@ -274,9 +290,9 @@ func convert(v *dcgm.FieldValue_v2) Value {
 	return out
 }
 
-// linkEntity packs a dcgm_link_t: entity group, port, GPU.
-func linkEntity(gpu uint, port uint) uint {
-	return uint(dcgm.FE_GPU) | port<<8 | gpu<<24
+// linkEntity packs a dcgm_link_t: entity group, port, number of the GPU or switch.
+func linkEntity(of dcgm.Field_Entity_Group, number, port uint) uint {
+	return uint(of) | port<<8 | number<<24
 }
 
 // Health implements Source.
@@ -284,17 +300,22 @@ func (e *engine) Health() ([]Incident, error) {
 	if !e.watches.health {
 		return nil, nil
 	}
-	r, err := dcgm.HealthCheck(e.watches.group)
+	r, err := dcgm.HealthCheck(e.watches.healthOf)
 	if err != nil {
 		return nil, classify(err)
 	}
 	var out []Incident
 	for _, in := range r.Incidents {
-		if in.EntityInfo.EntityGroupId != dcgm.FE_GPU {
+		of := GPULevel
+		switch in.EntityInfo.EntityGroupId {
+		case dcgm.FE_GPU:
+		case dcgm.FE_SWITCH:
+			of = SwitchLevel
+		default:
 			continue
 		}
 		out = append(out, Incident{
-			GPU: in.EntityInfo.EntityId, System: healthSystem(in.System), Fail: in.Health == dcgm.DCGM_HEALTH_RESULT_FAIL,
+			Of: of, ID: in.EntityInfo.EntityId, System: healthSystem(in.System), Fail: in.Health == dcgm.DCGM_HEALTH_RESULT_FAIL,
 			Code: uint(in.Error.Code), Text: in.Error.Message,
 		})
 	}

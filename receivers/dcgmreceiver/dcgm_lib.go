@@ -33,7 +33,7 @@ const libraryName = "libdcgm.so.4"
 var needed = []string{
 	"dcgmInit", "dcgmShutdown", "errorString", "dcgmStartEmbedded", "dcgmStopEmbedded", "dcgmConnect_v2", "dcgmDisconnect",
 	"dcgmHostengineVersionInfo", "DcgmFieldGetById", "dcgmGetAllSupportedDevices", "dcgmGetEntityGroupEntities", "dcgmGetGpuStatus",
-	"dcgmGetNvLinkLinkStatus", "dcgmGroupCreate", "dcgmGroupDestroy", "dcgmGroupAddEntity", "dcgmGroupGetInfo", "dcgmFieldGroupCreate",
+	"dcgmGetNvLinkLinkStatus", "dcgmGetGpuInstanceHierarchy", "dcgmGetDeviceTopology", "dcgmProfGetSupportedMetricGroups", "dcgmGroupCreate", "dcgmGroupDestroy", "dcgmGroupAddEntity", "dcgmGroupGetInfo", "dcgmFieldGroupCreate",
 	"dcgmFieldGroupDestroy", "dcgmWatchFields", "dcgmUnwatchFields", "dcgmUpdateAllFields", "dcgmEntitiesGetLatestValues",
 	"dcgmHealthSet", "dcgmHealthCheck", "dcgmPolicyGet", "dcgmPolicySet", "dcgmPolicyRegister_v2", "dcgmPolicyUnregister",
 }

@@ -7,73 +7,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.opentelemetry.io/collector/component/componentstatus"
-	"go.opentelemetry.io/collector/component/componenttest"
-	"go.opentelemetry.io/collector/receiver/receivertest"
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/sandbox/simgpu"
 )
-
-// stub builds the stub library once, into a folder that ends with the process's tests, and returns its path.
-var stub = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "libdcgm-stub-")
-	if err != nil {
-		return "", err
-	}
-	removeAfterTests = append(removeAfterTests, dir)
-	out, err := exec.Command("../../sandbox/libdcgm/build.sh", dir).CombinedOutput()
-	if err != nil {
-		return "", &exec.Error{Name: string(out), Err: err}
-	}
-	return filepath.Join(dir, libraryName), nil
-})
-
-// startDCGM runs the receiver, through unmodified go-dcgm, against a simulated node of eight GPUs.
-func startDCGM(t *testing.T, change func(*Config)) (*bench, *simgpu.Node) {
-	t.Helper()
-	lib, err := stub()
-	if err != nil {
-		t.Fatal(err)
-	}
-	node, err := simgpu.New(filepath.Join(t.TempDir(), "script"), simgpu.H100s("node-a", 8))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(simgpu.EnvScript, node.Path())
-	b := &bench{host: &statusHost{Host: componenttest.NewNopHost()}}
-	cfg := NewDefaultConfig()
-	cfg.Interval, cfg.CallTimeout, cfg.RetryMax, cfg.Library, cfg.Node = 100*time.Millisecond, 300*time.Millisecond, 100*time.Millisecond, lib, "node-a"
-	if change != nil {
-		change(cfg)
-	}
-	if err := cfg.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	set := receivertest.NewNopSettings(Type)
-	set.Logger = zap.NewNop()
-	m, err := createMetrics(t.Context(), set, cfg, &b.metrics)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err = createLogs(t.Context(), set, cfg, &b.logs); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Start(t.Context(), b.host); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := m.Shutdown(t.Context()); err != nil {
-			t.Error(err)
-		}
-	})
-	eventually(t, "DCGM answers", func() bool { return b.host.last() == componentstatus.StatusOK })
-	return b, node
-}
 
 func uuidOf(n *simgpu.Node, i int) string { return n.GPUs()[i].UUID }
 
@@ -88,7 +29,7 @@ func TestDCGMGivesEachCoreField(t *testing.T) {
 			}
 		}
 	}
-	for _, f := range Fields {
+	for _, f := range coreFields {
 		if !f.Optional && seen[f.Name] == 0 {
 			t.Errorf("no %s (field %d)", f.Name, f.ID)
 		}
@@ -97,7 +38,7 @@ func TestDCGMGivesEachCoreField(t *testing.T) {
 		}
 	}
 	for _, m := range own {
-		if seen[m.Name] == 0 {
+		if m.Name != metricMIG && m.Name != metricSwitch && seen[m.Name] == 0 {
 			t.Errorf("no %s", m.Name)
 		}
 	}
@@ -132,7 +73,7 @@ func TestDCGMLosesAGPUWithinAnInterval(t *testing.T) {
 }
 
 func TestDCGMTellsAnXIDAtOnce(t *testing.T) {
-	b, node := startDCGM(t, func(c *Config) { c.Interval = 5 * time.Second })
+	b, node := startDCGM(t, func(c *Config, _ *simgpu.Node) { c.Interval = 5 * time.Second })
 	began := time.Now()
 	if err := node.XID(6, 79); err != nil {
 		t.Fatal(err)
@@ -232,33 +173,14 @@ func TestDCGMIsConnectedToOncePerProcess(t *testing.T) {
 }
 
 func TestDCGMHealthNamesTheSystem(t *testing.T) {
-	lib, err := stub()
+	cfg, node := stubNode(t)
+	cfg.Mode = ModeEmbedded
+	src, _ := stubEngine(t, cfg)
+	inv, err := src.Inventory()
 	if err != nil {
 		t.Fatal(err)
 	}
-	node, err := simgpu.New(filepath.Join(t.TempDir(), "script"), simgpu.H100s("node-a", 8))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(simgpu.EnvScript, node.Path())
-	cfg := NewDefaultConfig()
-	cfg.Library, cfg.Mode = lib, ModeEmbedded
-	src := newDCGM(cfg, zap.NewNop())
-	// A receiver that was shut down gives the connection back when its last call has ended, which Shutdown does not wait for.
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if err = src.Connect(); err == nil || time.Now().After(end) {
-			break
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer src.Close()
-	devices, err := src.Inventory()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := src.Watch(devices, []Watch{{time.Second, []uint16{150}}}); err != nil {
+	if _, err := src.Watch(inv, []Watch{{time.Second, []uint16{150}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := node.Health(2, "mem", "fail", 95, "row remap failed"); err != nil {
@@ -268,7 +190,7 @@ func TestDCGMHealthNamesTheSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := src.Health()
-	if want := (Incident{GPU: 2, System: "mem", Fail: true, Code: 95, Text: "row remap failed"}); err != nil || len(got) != 1 || got[0] != want {
+	if want := (Incident{ID: 2, System: "mem", Fail: true, Code: 95, Text: "row remap failed"}); err != nil || len(got) != 1 || got[0] != want {
 		t.Errorf("incidents are %+v, %v; want %+v", got, err, want)
 	}
 }

@@ -5,6 +5,7 @@ package dcgmreceiver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
@@ -13,10 +14,17 @@ import (
 
 // watches is what one connection watches.
 type watches struct {
-	group  dcgm.GroupHandle
-	health bool
-	links  map[uint][]uint // GPU → its NVLink ports
-	undo   []func() error  // in the order to be undone
+	group    dcgm.GroupHandle
+	health   bool
+	healthOf dcgm.GroupHandle
+	links    []dcgm.GroupEntityPair           // the NVLinks of GPUs and switches
+	of       map[Level][]dcgm.GroupEntityPair // what is read
+	groups   map[Level]dcgm.GroupHandle
+	undo     []func() error // in the order to be undone
+
+	profiling []Watch         // what is asked for and could be had
+	withheld  map[uint16]bool // of that, what the engine refuses for now
+	retryAt   time.Time
 }
 
 // policyOf maps the configuration's names to go-dcgm's conditions.
@@ -26,111 +34,173 @@ var policyOf = map[string]dcgm.PolicyCondition{
 }
 
 // Watch implements Source.
-func (e *engine) Watch(devices []Device, plan []Watch) ([]uint16, error) {
+func (e *engine) Watch(inv Inventory, plan []Watch) ([]Omission, error) {
 	e.endPolicies()
 	for _, undo := range e.watches.undo {
 		if err := undo(); err != nil {
 			e.log.Debug("dcgm: undo a watch", zap.Error(err))
 		}
 	}
-	e.watches = watches{links: map[uint][]uint{}}
-	var gpus []uint
-	for _, d := range devices {
-		if d.Answer {
-			gpus = append(gpus, d.ID)
-		}
-	}
-	if len(gpus) == 0 {
+	e.watches = watches{groups: map[Level]dcgm.GroupHandle{}, withheld: map[uint16]bool{}}
+	inv = inv.answering()
+	if len(inv.Devices) == 0 {
 		return nil, nil
 	}
-	group, err := e.group("gpus", func(g dcgm.GroupHandle) error {
-		for _, id := range gpus {
-			if err := dcgm.AddEntityToGroup(g, dcgm.FE_GPU, id); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := e.groups(inv); err != nil {
 		return nil, err
 	}
-	e.watches.group = group
-	linkGroup, err := e.linkGroup(gpus)
-	if err != nil {
-		return nil, err
-	}
-	var unknown []uint16
+	omitted, allowed := e.profilable(inv.Devices, plan)
 	for _, w := range plan {
-		var gpuFields, linkFields []dcgm.Short
+		by, profiling := map[Level][]dcgm.Short{}, Watch{Every: w.Every}
 		for _, id := range w.Fields {
+			f, _ := FieldByID(id)
 			if _, err := dcgm.FieldGetByID(dcgm.Short(id)); err != nil {
-				unknown = append(unknown, id)
+				if f.Level != SwitchLevel || len(inv.Switches) > 0 {
+					omitted = append(omitted, Omission{Field: id})
+				}
 				continue
 			}
-			if f, _ := FieldByID(id); f.Level == LinkLevel {
-				linkFields = append(linkFields, dcgm.Short(id))
-			} else {
-				gpuFields = append(gpuFields, dcgm.Short(id))
+			if f.Cost == Profiling {
+				if allowed[id] {
+					profiling.Fields = append(profiling.Fields, id)
+				}
+				continue
+			}
+			by[f.Level] = append(by[f.Level], dcgm.Short(id))
+			if f.perInstance() {
+				by[InstanceLevel] = append(by[InstanceLevel], dcgm.Short(id))
 			}
 		}
-		if err := e.watch(group, gpuFields, w.Every); err != nil {
-			return nil, err
-		}
-		if len(e.watches.links) > 0 {
-			if err := e.watch(linkGroup, linkFields, w.Every); err != nil {
+		by[GPULevel] = append(by[GPULevel], by[NodeLevel]...)
+		for _, level := range []Level{GPULevel, LinkLevel, InstanceLevel, SwitchLevel, SwitchLinkLevel} {
+			group, there := e.watches.groups[level]
+			if !there {
+				continue
+			}
+			if err := e.watch(group, by[level], w.Every); err != nil {
 				return nil, err
 			}
 		}
+		if len(profiling.Fields) > 0 {
+			e.watches.profiling = append(e.watches.profiling, profiling)
+		}
 	}
-	if err := dcgm.HealthSet(group, dcgm.DCGM_HEALTH_WATCH_ALL); err != nil {
+	e.watchProfiling()
+	e.watches.healthOf = e.watches.group
+	if len(inv.Switches) > 0 {
+		if g, err := e.group("health", slices.Concat(e.watches.of[GPULevel], e.watches.of[SwitchLevel])); err == nil {
+			e.watches.healthOf = g
+		}
+	}
+	if err := dcgm.HealthSet(e.watches.healthOf, dcgm.DCGM_HEALTH_WATCH_ALL); err != nil {
 		e.log.Warn("dcgm: health watches are not available", zap.Error(err))
 	} else {
 		e.watches.health = true
 	}
-	e.listen(group)
-	return unknown, nil
+	e.listen(e.watches.group)
+	return omitted, nil
 }
 
-func (e *engine) group(what string, fill func(dcgm.GroupHandle) error) (dcgm.GroupHandle, error) {
+// entities lists what is read, by level.
+func (w *watches) entities(inv Inventory) map[Level][]dcgm.GroupEntityPair {
+	of := map[Level][]dcgm.GroupEntityPair{}
+	here := map[uint]bool{}
+	for _, d := range inv.Devices {
+		here[d.ID] = true
+		of[GPULevel] = append(of[GPULevel], dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_GPU, EntityId: d.ID})
+	}
+	for _, in := range inv.Instances {
+		of[InstanceLevel] = append(of[InstanceLevel], dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_GPU_I, EntityId: in.ID})
+	}
+	for _, s := range inv.Switches {
+		of[SwitchLevel] = append(of[SwitchLevel], dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_SWITCH, EntityId: s.ID})
+	}
+	for _, l := range w.links {
+		if dcgm.Field_Entity_Group(l.EntityId&0xff) == dcgm.FE_SWITCH {
+			of[SwitchLinkLevel] = append(of[SwitchLinkLevel], l)
+		} else if here[l.EntityId>>24&0xff] {
+			of[LinkLevel] = append(of[LinkLevel], l)
+		}
+	}
+	return of
+}
+
+// groups makes a group of each kind of entity that there is.
+func (e *engine) groups(inv Inventory) error {
+	links, err := e.Links()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		of := dcgm.FE_GPU
+		if l.Switch {
+			of = dcgm.FE_SWITCH
+		}
+		e.watches.links = append(e.watches.links, dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_LINK, EntityId: linkEntity(of, l.ID, uint(l.Link))})
+	}
+	e.watches.of = e.watches.entities(inv)
+	for level, entities := range e.watches.of {
+		g, err := e.group(levelNames[level], entities)
+		if err != nil {
+			return err
+		}
+		e.watches.groups[level] = g
+	}
+	e.watches.group = e.watches.groups[GPULevel]
+	e.watches.of[NodeLevel] = e.watches.of[GPULevel][:1]
+	return nil
+}
+
+var levelNames = map[Level]string{
+	GPULevel: "gpus", LinkLevel: "links", InstanceLevel: "instances", SwitchLevel: "switches", SwitchLinkLevel: "switch-links",
+}
+
+func (e *engine) group(what string, entities []dcgm.GroupEntityPair) (dcgm.GroupHandle, error) {
 	g, err := dcgm.CreateGroup(groupName(what))
 	if err != nil {
 		return g, classify(err)
 	}
 	e.watches.undo = append(e.watches.undo, func() error { return dcgm.DestroyGroup(g) })
-	if err := fill(g); err != nil {
-		return g, classify(err)
+	for _, p := range entities {
+		if err := dcgm.AddEntityToGroup(g, p.EntityGroupId, p.EntityId); err != nil {
+			return g, classify(err)
+		}
 	}
 	return g, nil
 }
 
-// linkGroup makes a group of the NVLinks that the cards have. A node without any has none.
-func (e *engine) linkGroup(gpus []uint) (dcgm.GroupHandle, error) {
-	here := map[uint]bool{}
-	for _, id := range gpus {
-		here[id] = true
-	}
+// Links implements Source.
+func (e *engine) Links() ([]LinkState, error) {
 	all, err := dcgm.GetNvLinkLinkStatus()
 	if err != nil {
-		return dcgm.GroupHandle{}, classify(err)
+		return nil, classify(err)
 	}
+	var out []LinkState
 	for _, l := range all {
-		if l.ParentType == dcgm.FE_GPU && here[l.ParentId] && l.State != dcgm.LS_NOT_SUPPORTED {
-			e.watches.links[l.ParentId] = append(e.watches.links[l.ParentId], l.Index)
+		state, there := linkState[l.State]
+		if there && (l.ParentType == dcgm.FE_GPU || l.ParentType == dcgm.FE_SWITCH) {
+			out = append(out, LinkState{Switch: l.ParentType == dcgm.FE_SWITCH, ID: l.ParentId, Link: int(l.Index), State: state})
 		}
 	}
-	if len(e.watches.links) == 0 {
-		return dcgm.GroupHandle{}, nil
-	}
-	return e.group("links", func(g dcgm.GroupHandle) error {
-		for gpu, ports := range e.watches.links {
-			for _, p := range ports {
-				if err := dcgm.AddEntityToGroup(g, dcgm.FE_LINK, linkEntity(gpu, p)); err != nil {
-					return err
-				}
+	return out, nil
+}
+
+var linkState = map[dcgm.Link_State]string{dcgm.LS_UP: "up", dcgm.LS_DOWN: "down", dcgm.LS_DISABLED: "disabled"}
+
+// Topology implements Source.
+func (e *engine) Topology(devices []Device) (paths []Path, _ error) {
+	for _, d := range devices {
+		peers, err := dcgm.GetDeviceTopology(d.ID)
+		if err != nil {
+			return paths, classify(err)
+		}
+		for _, p := range peers {
+			if p.GPU > d.ID {
+				paths = append(paths, Path{A: d.ID, B: p.GPU, Kind: p.Link.PCIPaths()})
 			}
 		}
-		return nil
-	})
+	}
+	return paths, nil
 }
 
 func (e *engine) watch(g dcgm.GroupHandle, fields []dcgm.Short, every time.Duration) error {
@@ -141,14 +211,17 @@ func (e *engine) watch(g dcgm.GroupHandle, fields []dcgm.Short, every time.Durat
 	if err != nil {
 		return classify(err)
 	}
+	// The engine keeps the newest sample alone; an age is needed beside it, long enough for the slowest reader.
+	if err := dcgm.WatchFieldsWithGroupEx(fg, g, every.Microseconds(), (2*e.cfg.MaxInterval + every).Seconds(), 1); err != nil {
+		if err := dcgm.FieldGroupDestroy(fg); err != nil {
+			e.log.Debug("dcgm: destroy the group of a watch that failed", zap.Error(err))
+		}
+		return classify(err)
+	}
 	e.watches.undo = append([]func() error{
 		func() error { return dcgm.UnwatchFields(fg, g) },
 		func() error { return dcgm.FieldGroupDestroy(fg) },
 	}, e.watches.undo...)
-	// The engine keeps the newest sample alone; an age is needed beside it, long enough for the slowest reader.
-	if err := dcgm.WatchFieldsWithGroupEx(fg, g, every.Microseconds(), (2*e.cfg.MaxInterval + every).Seconds(), 1); err != nil {
-		return classify(err)
-	}
 	return nil
 }
 

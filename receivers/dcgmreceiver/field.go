@@ -20,7 +20,10 @@ type Level int
 const (
 	GPULevel Level = iota
 	NodeLevel
-	LinkLevel // one NVLink of a GPU
+	LinkLevel       // one NVLink of a GPU
+	InstanceLevel   // a MIG GPU instance; its fields are the GPU's
+	SwitchLevel     // an NVSwitch
+	SwitchLinkLevel // one NVLink of an NVSwitch
 )
 
 // Cost is what reading a field takes of the driver.
@@ -78,13 +81,17 @@ func PrometheusName(metric string, attr ...string) (string, bool) {
 
 // FieldByID returns the table's row of a field.
 func FieldByID(id uint16) (Field, bool) {
-	for _, f := range Fields {
-		if f.ID == id {
-			return f, true
-		}
-	}
-	return Field{}, false
+	f, ok := byID[id]
+	return f, ok
 }
+
+var byID = func() map[uint16]Field {
+	m := make(map[uint16]Field, len(Fields))
+	for _, f := range Fields {
+		m[f.ID] = f
+	}
+	return m
+}()
 
 // every is how often the field is read when the receiver's intervals go from base to most.
 func (f Field) every(base, most time.Duration) time.Duration {

@@ -1,6 +1,9 @@
 package dcgmreceiver
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Attribute keys of the metrics.
 const (
@@ -14,6 +17,9 @@ const (
 	attrLink      = "pitcrew.nvlink.link"
 	attrDirection = "network.io.direction"
 	attrPipe      = "pitcrew.gpu.pipe"
+	attrCause     = "pitcrew.cause"
+	attrRecovery  = "pitcrew.nvlink.recovery"
+	attrSXid      = "pitcrew.sxid.class"
 )
 
 const (
@@ -22,8 +28,10 @@ const (
 	sec  = time.Second
 )
 
-// Fields is the table. It holds the 55 core fields, then those that extra_fields may add.
-var Fields = []Field{
+// Fields is the table: the 55 core fields, those of NVSwitches, then those that extra_fields may add.
+var Fields = slices.Concat(coreFields, switchFields, extraFields)
+
+var coreFields = []Field{
 	{4, "pitcrew.gpu.driver_count", Attr{}, "DCGM_FI_SYSTEM_GPU_QUANTITY", "DCGM_FI_DEV_COUNT", "{gpu}", Gauge, 1, 60 * sec, Cheap, NodeLevel, false, "GPUs the driver sees"},
 	{67, "pitcrew.gpu.mig.mode", Attr{}, "DCGM_FI_DEV_MIG_MODE", "", "1", Gauge, 1, 60 * sec, Cheap, GPULevel, false, "1 when MIG is on"},
 	{100, "pitcrew.gpu.clock", Attr{attrClock, "sm"}, "DCGM_FI_DEV_SM_CLOCK", "", "Hz", Gauge, mega, 10 * sec, Cheap, GPULevel, false, "Clock of the domain"},
@@ -41,7 +49,7 @@ var Fields = []Field{
 	{175, "pitcrew.gpu.fabric.health", Attr{}, "DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY", "", "1", Gauge, 1, 60 * sec, Cheap, GPULevel, false, "Fabric health: 1 healthy, 2 unhealthy, 3 limited capacity"},
 	{190, "pitcrew.gpu.pstate", Attr{}, "DCGM_FI_DEV_GPU_PSTATE", "DCGM_FI_DEV_PSTATE", "1", Gauge, 1, 10 * sec, Cheap, GPULevel, false, "Performance state, 0 the highest"},
 	{202, "pitcrew.gpu.pcie.replay", Attr{}, "DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "{replay}", Counter, 1, 30 * sec, Cheap, GPULevel, false, "PCIe replays"},
-	{203, "hw.gpu.utilization", Attr{attrTask, "general"}, "DCGM_FI_DEV_GPU_UTIL_RATIO", "DCGM_FI_DEV_GPU_UTIL", "1", Gauge, 1e-2, 10 * sec, Cheap, GPULevel, false, "Share of time in which any kernel ran"},
+	{203, "hw.gpu.utilization", Attr{attrTask, "general"}, "DCGM_FI_DEV_GPU_UTIL_RATIO", "DCGM_FI_DEV_GPU_UTIL", "1", Gauge, 1e-2, 10 * sec, Cheap, GPULevel, false, "Share of time in which the part worked"},
 	{230, "pitcrew.gpu.xid", Attr{}, "DCGM_FI_DEV_XID_ERROR", "DCGM_FI_DEV_XID_ERRORS", "1", Gauge, 1, Fast, Event, GPULevel, false, "Code of the last XID; never clears"},
 	{237, "pitcrew.gpu.pcie.link.generation", Attr{}, "DCGM_FI_DEV_PCIE_LINK_GEN", "", "1", Gauge, 1, 60 * sec, Cheap, GPULevel, false, "PCIe generation now; lower when idle"},
 	{238, "pitcrew.gpu.pcie.link.width", Attr{}, "DCGM_FI_DEV_PCIE_LINK_WIDTH", "", "{lane}", Gauge, 1, 60 * sec, Cheap, GPULevel, false, "PCIe lanes now"},
@@ -79,18 +87,7 @@ var Fields = []Field{
 	{1507, "pitcrew.gpu.memory.unrepairable", Attr{}, "DCGM_FI_DEV_MEMORY_UNREPAIRABLE", "DCGM_FI_DEV_MEMORY_UNREPAIRABLE_FLAG", "1", Gauge, 1, 300 * sec, Cheap, GPULevel, false, "1 when the memory cannot be repaired"},
 	{1508, "pitcrew.gpu.nvlink.link.state", Attr{}, "DCGM_FI_DEV_NVLINK_LINK_STATUS", "DCGM_FI_DEV_NVLINK_GET_STATE", "1", Gauge, 1, 60 * sec, Link, LinkLevel, false, "1 when the link is active, 0 inactive, 2 asleep"},
 	{1523, "pitcrew.gpu.recovery_action", Attr{}, "DCGM_FI_DEV_GPU_RECOVERY_ACTION", "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", "1", Gauge, 1, Fast, Cheap, GPULevel, false, "What the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset"},
-
-	{157, "pitcrew.gpu.power.instant", Attr{}, "DCGM_FI_DEV_BOARD_POWER_RAW_WATTS", "DCGM_FI_DEV_POWER_USAGE_INSTANT", "W", Gauge, 1, 10 * sec, Cheap, GPULevel, true, "Instantaneous board power"},
-	{204, "pitcrew.gpu.memory.copy.utilization", Attr{}, "DCGM_FI_DEV_MEM_COPY_UTIL", "", "1", Gauge, 1e-2, 10 * sec, Cheap, GPULevel, true, "Share of time in which memory was copied"},
-	{251, "pitcrew.gpu.memory.free", Attr{}, "DCGM_FI_DEV_FB_FREE", "", "By", UpDown, mebi, 10 * sec, Cheap, GPULevel, true, "Free memory"},
-	{253, "pitcrew.gpu.memory.reserved", Attr{}, "DCGM_FI_DEV_FB_RESERVED", "", "By", UpDown, mebi, 300 * sec, Cheap, GPULevel, true, "Reserved memory"},
-	{1001, "pitcrew.gpu.activity", Attr{attrPipe, "graphics"}, "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "1", Gauge, 1, 10 * sec, Profiling, GPULevel, true, "Share of time the part was busy"},
-	{1002, "pitcrew.gpu.activity", Attr{attrPipe, "sm"}, "DCGM_FI_PROF_SM_UTIL_RATIO", "DCGM_FI_PROF_SM_ACTIVE", "1", Gauge, 1, 10 * sec, Profiling, GPULevel, true, "Share of time the part was busy"},
-	{1003, "pitcrew.gpu.activity", Attr{attrPipe, "sm_occupancy"}, "DCGM_FI_PROF_SM_OCCUPANCY_RATIO", "DCGM_FI_PROF_SM_OCCUPANCY", "1", Gauge, 1, 30 * sec, Profiling, GPULevel, true, "Share of time the part was busy"},
-	{1004, "pitcrew.gpu.activity", Attr{attrPipe, "tensor"}, "DCGM_FI_PROF_TENSOR_UTIL_RATIO", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "1", Gauge, 1, 10 * sec, Profiling, GPULevel, true, "Share of time the part was busy"},
-	{1005, "pitcrew.gpu.activity", Attr{attrPipe, "dram"}, "DCGM_FI_PROF_DRAM_UTIL_RATIO", "DCGM_FI_PROF_DRAM_ACTIVE", "1", Gauge, 1, 10 * sec, Profiling, GPULevel, true, "Share of time the part was busy"},
-	{1009, "pitcrew.gpu.pcie.io", Attr{attrDirection, "transmit"}, "DCGM_FI_PROF_PCIE_TX_BYTES", "", "By/s", Gauge, 1, 10 * sec, Profiling, GPULevel, true, "PCIe traffic"},
-	{1010, "pitcrew.gpu.pcie.io", Attr{attrDirection, "receive"}, "DCGM_FI_PROF_PCIE_RX_BYTES", "", "By/s", Gauge, 1, 10 * sec, Profiling, GPULevel, true, "PCIe traffic"},
-	{1011, "pitcrew.gpu.nvlink.io", Attr{attrDirection, "transmit"}, "DCGM_FI_PROF_NVLINK_TX_BYTES", "", "By/s", Gauge, 1, 10 * sec, Profiling, GPULevel, true, "NVLink traffic"},
-	{1012, "pitcrew.gpu.nvlink.io", Attr{attrDirection, "receive"}, "DCGM_FI_PROF_NVLINK_RX_BYTES", "", "By/s", Gauge, 1, 10 * sec, Profiling, GPULevel, true, "NVLink traffic"},
 }
+
+// instanceFields are read of each MIG instance as well: what of a GPU is divided among them.
+var instanceFields = []uint16{250, 251, 252, 253, 1001, 1002, 1003, 1004, 1005}

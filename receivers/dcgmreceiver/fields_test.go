@@ -2,6 +2,7 @@ package dcgmreceiver
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -17,17 +18,30 @@ func attributesOf(f Field) []string {
 		return []string{attrID, attrPCI}
 	case metricInfo:
 		return []string{attrID, attrIndex, attrPCI, attrModel, attrSerial, attrDriver}
+	case metricMIG:
+		return []string{attrID, attrParent, attrIndex, attrGI, attrCI, attrProfile, attrMIG}
+	case metricTopology:
+		return []string{attrID, attrPeer, attrPath}
 	case metricHealth:
 		return []string{attrID, attrSystem}
+	case metricSwitch:
+		return []string{attrID, attrNVSwitch, attrPCI}
+	case metricLinks:
+		return []string{attrID, attrState}
+	case metricTransitions:
+		return []string{attrID}
 	}
 	if f.Level == NodeLevel {
 		return []string{}
 	}
 	out := []string{attrID}
+	if slices.ContainsFunc(Fields, func(g Field) bool { return g.Name == f.Name && g.perInstance() }) {
+		out = append(out, attrParent, attrGI, attrProfile)
+	}
 	if strings.HasPrefix(f.Name, "hw.") {
 		out = append(out, attrType)
 	}
-	if f.Level == LinkLevel {
+	if f.Level == LinkLevel || f.Level == SwitchLinkLevel {
 		out = append(out, attrLink)
 	}
 	if f.Attr.Key != "" {
@@ -87,8 +101,9 @@ func TestMetadataAndTheTableAreOne(t *testing.T) {
 			t.Errorf("%s is not in metadata.yaml", f.Name)
 			continue
 		}
-		if m.Unit != f.Unit || m.Description != f.Desc || m.Enabled == f.Optional {
-			t.Errorf("%s: unit %q, %q, enabled %v; the table has %q, %q, %v", f.Name, m.Unit, m.Description, m.Enabled, f.Unit, f.Desc, !f.Optional)
+		enabled := slices.ContainsFunc(slices.Concat(own, Fields), func(g Field) bool { return g.Name == f.Name && !g.Optional })
+		if m.Unit != f.Unit || m.Description != f.Desc || m.Enabled != enabled {
+			t.Errorf("%s: unit %q, %q, enabled %v; the table has %q, %q, %v", f.Name, m.Unit, m.Description, m.Enabled, f.Unit, f.Desc, enabled)
 		}
 		if sum := f.Kind == Counter || f.Kind == UpDown; sum != (m.Sum != nil) || sum == (m.Gauge != nil) || sum && m.Sum.Monotonic != (f.Kind == Counter) {
 			t.Errorf("%s is a %v in the table", f.Name, f.Kind)
@@ -136,8 +151,8 @@ func TestMetadataAndTheTableAreOne(t *testing.T) {
 			}
 		}
 	}
-	if _, ok := meta.Events[EventViolation]; !ok || len(meta.Events) != 1 {
-		t.Errorf("events are %v", meta.Events)
+	if got := slices.Sorted(maps.Keys(meta.Events)); !slices.Equal(got, []string{EventViolation, EventTransition}) {
+		t.Errorf("events are %v", got)
 	}
 }
 
@@ -150,7 +165,7 @@ func TestTheTableHoldsEachCoreFieldOnce(t *testing.T) {
 	var got []uint16
 	series := map[string]uint16{}
 	for _, f := range Fields {
-		if !f.Optional {
+		if !f.Optional && f.Level != SwitchLevel { // a node without switches has none
 			got = append(got, f.ID)
 		}
 		k := f.Name + "\x00" + f.Attr.Key + "\x00" + f.Attr.Value
@@ -176,7 +191,7 @@ func TestRowsOfOneMetricAgree(t *testing.T) {
 			first[f.Name] = f
 			continue
 		}
-		if f.Unit != g.Unit || f.Kind != g.Kind || f.Desc != g.Desc || f.Level != g.Level || f.Attr.Key != g.Attr.Key || f.Attr.Value == "" || f.Optional != g.Optional {
+		if f.Unit != g.Unit || f.Kind != g.Kind || f.Desc != g.Desc || f.Level != g.Level || f.Attr.Key != g.Attr.Key || f.Attr.Value == "" {
 			t.Errorf("fields %d and %d of %s differ", g.ID, f.ID, f.Name)
 		}
 	}

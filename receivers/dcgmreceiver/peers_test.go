@@ -3,8 +3,6 @@ package dcgmreceiver
 import (
 	"testing"
 	"time"
-
-	"go.opentelemetry.io/collector/pdata/pcommon"
 )
 
 // Each test here names a weakness that users of other exporters report; docs/peer-weaknesses.md maps them.
@@ -19,14 +17,14 @@ func TestTheRecoveryActionOfBeforeTheAgentStartedIsInTheFirstRound(t *testing.T)
 }
 
 func TestASeriesFollowsTheCardAndNotItsNumber(t *testing.T) {
-	b := newBuilder(NewDefaultConfig(), "", func(pcommon.Resource) {})
+	b := builderOf(NewDefaultConfig())
 	read := func(at time.Duration, devices ...Device) map[string]int64 {
 		md, batch := b.begin(t0.Add(at))
 		var values []Value
 		for _, d := range devices {
-			values = append(values, Value{GPU: d.ID, Link: -1, Field: 310, I: int64(d.Serial[0])})
+			values = append(values, Value{ID: d.ID, Link: -1, Field: 310, I: int64(d.Serial[0])})
 		}
-		b.values(batch, devices, values)
+		b.values(batch, cards(devices...), values)
 		out := map[string]int64{}
 		for id, p := range points(md, "hw.errors", attrID) {
 			out[id] = p.IntValue()

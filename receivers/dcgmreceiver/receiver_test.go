@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/collector/receiver/receivertest"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 // statusHost remembers the statuses a component reported.
@@ -47,6 +48,7 @@ type bench struct {
 	metrics consumertest.MetricsSink
 	logs    consumertest.LogsSink
 	host    *statusHost
+	said    *observer.ObservedLogs
 }
 
 func startBench(t *testing.T, src *Replay, change func(*Config)) *bench {

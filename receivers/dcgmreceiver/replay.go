@@ -2,9 +2,9 @@ package dcgmreceiver
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,28 +13,31 @@ import (
 // called by any goroutine.
 type Replay struct {
 	mu         sync.Mutex
-	devices    []Device
+	inv        Inventory
+	links      []LinkState
+	paths      []Path
+	missing    []Omission
 	values     map[key]Value
 	incidents  []Incident
 	err        error
 	connectErr error
 	hold       map[string]chan struct{}
 	calls      map[string]int
-	plan       []Watch
 	violations chan Violation
 	now        func() time.Time
 }
 
 type key struct {
-	gpu   uint
+	of    Level
+	id    uint
 	link  int
 	field uint16
 }
 
 // recording is the file format of mode replay.
 type recording struct {
-	Devices []Device `json:"devices"`
-	Values  []struct {
+	Inventory
+	Values []struct {
 		GPU   uint     `json:"gpu"`
 		Link  *int     `json:"link"`
 		Field uint16   `json:"field"`
@@ -46,7 +49,7 @@ type recording struct {
 // NewReplay returns a source of these GPUs, with no values yet.
 func NewReplay(devices ...Device) *Replay {
 	return &Replay{
-		devices: devices, values: map[key]Value{}, hold: map[string]chan struct{}{}, calls: map[string]int{},
+		inv: Inventory{Devices: devices}, values: map[key]Value{}, hold: map[string]chan struct{}{}, calls: map[string]int{},
 		violations: make(chan Violation, 16), now: time.Now,
 	}
 }
@@ -62,11 +65,12 @@ func LoadReplay(path string) (*Replay, error) {
 	if err := json.Unmarshal(b, &rec); err != nil {
 		return nil, fmt.Errorf("replay %s: %w", path, err)
 	}
-	r := NewReplay(rec.Devices...)
+	r := NewReplay()
+	r.inv = rec.Inventory
 	for _, v := range rec.Values {
-		k := key{v.GPU, -1, v.Field}
+		k := key{GPULevel, v.GPU, -1, v.Field}
 		if v.Link != nil {
-			k.link = *v.Link
+			k.of, k.link = LinkLevel, *v.Link
 		}
 		val := Value{Blank: v.Int == nil && v.Float == nil}
 		if v.Int != nil {
@@ -81,19 +85,28 @@ func LoadReplay(path string) (*Replay, error) {
 }
 
 // Set gives a field of a GPU an integer value.
-func (r *Replay) Set(gpu uint, field uint16, v int64) { r.put(key{gpu, -1, field}, Value{I: v}) }
+func (r *Replay) Set(gpu uint, field uint16, v int64) {
+	r.put(key{GPULevel, gpu, -1, field}, Value{I: v})
+}
 
 // SetFloat gives a field of a GPU a value with a fraction.
 func (r *Replay) SetFloat(gpu uint, field uint16, v float64) {
-	r.put(key{gpu, -1, field}, Value{Float: true, F: v})
+	r.put(key{GPULevel, gpu, -1, field}, Value{Float: true, F: v})
 }
 
 // SetBlank makes a field of a GPU unknown.
-func (r *Replay) SetBlank(gpu uint, field uint16) { r.put(key{gpu, -1, field}, Value{Blank: true}) }
+func (r *Replay) SetBlank(gpu uint, field uint16) {
+	r.put(key{GPULevel, gpu, -1, field}, Value{Blank: true})
+}
 
 // SetLink gives a field of one NVLink a value.
 func (r *Replay) SetLink(gpu uint, link int, field uint16, v int64) {
-	r.put(key{gpu, link, field}, Value{I: v})
+	r.put(key{LinkLevel, gpu, link, field}, Value{I: v})
+}
+
+// SetEntity gives a field of an instance, a switch or a switch's link (else link is -1) a value.
+func (r *Replay) SetEntity(of Level, id uint, link int, field uint16, v int64) {
+	r.put(key{of, id, link, field}, Value{I: v})
 }
 
 func (r *Replay) put(k key, v Value) {
@@ -106,7 +119,42 @@ func (r *Replay) put(k key, v Value) {
 func (r *Replay) SetDevices(d ...Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.devices = d
+	r.inv.Devices = d
+}
+
+// SetInstances replaces the MIG instances that the inventory lists.
+func (r *Replay) SetInstances(in ...Instance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inv.Instances = in
+}
+
+// SetSwitches replaces the switches that the inventory lists.
+func (r *Replay) SetSwitches(s ...Switch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inv.Switches = s
+}
+
+// SetLinks replaces what Links answers.
+func (r *Replay) SetLinks(l ...LinkState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.links = l
+}
+
+// SetPaths replaces what Topology answers.
+func (r *Replay) SetPaths(p ...Path) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.paths = p
+}
+
+// Omit makes Watch leave these fields out.
+func (r *Replay) Omit(o ...Omission) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.missing = o
 }
 
 // SetIncidents replaces what the health watches answer.
@@ -172,58 +220,63 @@ func (r *Replay) Close() error { return nil }
 // Violations implements Source.
 func (r *Replay) Violations() <-chan Violation { return r.violations }
 
-// Inventory implements Source.
-func (r *Replay) Inventory() ([]Device, error) {
-	if err := r.enter("Inventory"); err != nil {
-		return nil, err
+// answer is what the engine says to a call of a method, once it may answer.
+func answer[T any](r *Replay, method string, say func() T) (T, error) {
+	if err := r.enter(method); err != nil {
+		var none T
+		return none, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]Device(nil), r.devices...), nil
+	return say(), nil
+}
+
+// Inventory implements Source.
+func (r *Replay) Inventory() (Inventory, error) {
+	return answer(r, "Inventory", func() Inventory {
+		return Inventory{slices.Clone(r.inv.Devices), slices.Clone(r.inv.Instances), slices.Clone(r.inv.Switches)}
+	})
 }
 
 // Watch implements Source.
-func (r *Replay) Watch(_ []Device, plan []Watch) ([]uint16, error) {
-	if err := r.enter("Watch"); err != nil {
-		return nil, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.plan = plan
-	return nil, nil
+func (r *Replay) Watch(Inventory, []Watch) ([]Omission, error) {
+	return answer(r, "Watch", func() []Omission { return slices.Clone(r.missing) })
 }
 
 // Read implements Source. A field nobody set is a blank.
-func (r *Replay) Read(devices []Device, fields []uint16, _ bool) ([]Value, error) {
-	if err := r.enter("Read"); err != nil {
-		return nil, err
+func (r *Replay) Read(inv Inventory, fields []uint16, _ bool) ([]Value, error) {
+	here := map[Level]map[uint]bool{GPULevel: {}, LinkLevel: {}, InstanceLevel: {}, SwitchLevel: {}, SwitchLinkLevel: {}}
+	for _, d := range inv.Devices {
+		here[GPULevel][d.ID], here[LinkLevel][d.ID] = true, true
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var out []Value
-	for _, d := range devices {
-		for _, id := range fields {
-			f, ok := FieldByID(id)
-			if !ok {
-				return nil, errors.New("replay: unknown field")
-			}
-			for k, v := range r.values {
-				if k.gpu == d.ID && k.field == id && (f.Level == LinkLevel) == (k.link >= 0) {
-					v.GPU, v.Link, v.Field, v.Time = d.ID, k.link, id, r.now()
-					out = append(out, v)
-				}
+	for _, in := range inv.Instances {
+		here[InstanceLevel][in.ID] = true
+	}
+	for _, s := range inv.Switches {
+		here[SwitchLevel][s.ID], here[SwitchLinkLevel][s.ID] = true, true
+	}
+	return answer(r, "Read", func() (out []Value) {
+		for k, v := range r.values {
+			if here[k.of][k.id] && slices.Contains(fields, k.field) {
+				v.Of, v.ID, v.Link, v.Field, v.Time = k.of, k.id, k.link, k.field, r.now()
+				out = append(out, v)
 			}
 		}
-	}
-	return out, nil
+		return out
+	})
 }
 
 // Health implements Source.
 func (r *Replay) Health() ([]Incident, error) {
-	if err := r.enter("Health"); err != nil {
-		return nil, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]Incident(nil), r.incidents...), nil
+	return answer(r, "Health", func() []Incident { return slices.Clone(r.incidents) })
+}
+
+// Links implements Source.
+func (r *Replay) Links() ([]LinkState, error) {
+	return answer(r, "Links", func() []LinkState { return slices.Clone(r.links) })
+}
+
+// Topology implements Source.
+func (r *Replay) Topology([]Device) ([]Path, error) {
+	return answer(r, "Topology", func() []Path { return slices.Clone(r.paths) })
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/collector/component"
@@ -11,6 +13,9 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.uber.org/zap"
 )
+
+// infoEvery is how often it is said which card is which; series that are not said for twice as long end on the agent's endpoint.
+const infoEvery = 15 * time.Second
 
 // run is one running receiver: the loop that asks, and what it remembers. All but kick belongs to the loop's goroutine.
 type run struct {
@@ -30,6 +35,8 @@ type run struct {
 	again    bool // a kick came while a round was under way
 	good     time.Time
 	infoDue  time.Time
+	paths    []Path
+	omitted  map[string]bool // reasons and fields, as last said
 	retryAt  time.Time
 	attempts int
 	trouble  string // as last reported; empty when well
@@ -105,12 +112,13 @@ func (r *run) take(ctx context.Context, rd round) {
 			return
 		}
 	}
-	if rd.devices != nil {
-		ds := rd.devices
+	if rd.listed {
+		ds := rd.inv.Devices
 		r.devices.Store(&ds)
 	}
-	if len(rd.missing) > 0 {
-		r.log.Info("this DCGM does not know some fields; they are left out", zap.Uint16s("fields", rd.missing))
+	if rd.rewatched {
+		r.paths = rd.paths
+		r.omit(rd.missing)
 	}
 	switch {
 	case errors.Is(rd.err, errForGood):
@@ -169,34 +177,55 @@ func (r *run) well() {
 
 // emit sends what a round brought: values where there are some, and never a value where there are none.
 func (r *run) emit(ctx context.Context, rd round) {
-	if r.metrics == nil {
-		return
-	}
 	md, t := r.build.begin(rd.at)
-	if rd.devices != nil {
-		all, answering := r.fleet.update(rd.devices)
-		r.build.forget(all)
+	var changed []transition
+	if rd.listed {
+		all, answering := r.fleet.update(rd.inv.Devices)
+		r.build.forget(all, rd.inv)
 		r.build.fleet(t, all, answering, r.fleet.expected())
-		if !rd.at.Before(r.infoDue) || rd.missing != nil {
-			r.infoDue = rd.at.Add(r.cfg.MaxInterval)
-			r.build.info(t, all)
+		r.build.switchStatus(t, rd.inv.Switches)
+		if !rd.at.Before(r.infoDue) || rd.rewatched {
+			r.infoDue = rd.at.Add(infoEvery)
+			r.build.info(t, all, rd.inv, r.paths)
 		}
 		if rd.err == nil {
-			r.build.values(t, rd.devices, rd.values)
+			r.build.values(t, rd.inv, rd.values)
 			if rd.health {
-				r.build.health(t, rd.devices, rd.incidents)
+				r.build.health(t, rd.inv, rd.incidents)
+			}
+			if rd.linked {
+				changed = r.build.links(t, rd.inv, rd.links)
 			}
 		}
 	}
 	r.build.stale(t, rd.at.Sub(r.good))
+	r.tell(ctx, t.at, changed)
 	r.send(ctx, md)
+}
+
+// omit says once, reason by reason, what is not watched.
+func (r *run) omit(missing []Omission) {
+	said := r.omitted
+	r.omitted = map[string]bool{}
+	by := map[string][]uint16{}
+	for _, o := range missing {
+		by[o.Why] = append(by[o.Why], o.Field)
+	}
+	for _, why := range slices.Sorted(maps.Keys(by)) {
+		key := fmt.Sprint(why, by[why])
+		if r.omitted[key] = true; said[key] {
+			continue
+		}
+		if why == "" {
+			r.log.Info("this DCGM does not know some fields; they are left out", zap.Uint16s("fields", by[why]))
+			continue
+		}
+		r.log.Warn("dcgm: some fields are left out: "+why, zap.Uint16s("fields", by[why]))
+	}
 }
 
 // emitStale says how old the last good answer is, and how many GPUs there should be: nothing that was not asked.
 func (r *run) emitStale(ctx context.Context) {
-	if r.metrics == nil {
-		return
-	}
 	md, t := r.build.begin(r.now())
 	r.build.stale(t, r.now().Sub(r.good))
 	if n := r.fleet.expected(); n > 0 {
@@ -206,6 +235,9 @@ func (r *run) emitStale(ctx context.Context) {
 }
 
 func (r *run) send(ctx context.Context, md pmetric.Metrics) {
+	if r.metrics == nil {
+		return
+	}
 	md.ResourceMetrics().At(0).ScopeMetrics().RemoveIf(func(sm pmetric.ScopeMetrics) bool { return sm.Metrics().Len() == 0 })
 	err := r.metrics.ConsumeMetrics(ctx, md)
 	switch {

@@ -9,6 +9,7 @@ import (
 
 const (
 	healthEvery = 10 * time.Second
+	linksEvery  = 10 * time.Second
 	// patience is how many failed rounds in a row the connection survives when the error does not say that it is gone.
 	patience = 3
 	// blankProof is how many fields must all be blank on all GPUs to be the engine's fault: a card without ECC has few fast fields.
@@ -17,36 +18,41 @@ const (
 
 // session is the conversation with one Source: what is connected, watched and due. It is used from the worker's goroutine alone.
 type session struct {
-	src    Source
-	w      *worker
-	fields []Field
-	base   time.Duration
-	most   time.Duration
-	now    func() time.Time
+	src  Source
+	w    *worker
+	plan []Watch // by interval, the shortest first: the fields that tell of faults
+	now  func() time.Time
 
 	connected bool
 	failures  int
-	known     []Device // as last watched
+	watched   bool
+	known     Inventory // as last watched
 	unknown   map[uint16]bool
 	due       map[time.Duration]time.Time // interval → next reading
 	healthDue time.Time
+	linksDue  time.Time
 }
 
 // round is what one round of calls brought.
 type round struct {
 	at        time.Time
-	devices   []Device
+	listed    bool // inv was asked for and came
+	inv       Inventory
 	values    []Value
 	incidents []Incident
 	health    bool // incidents were asked for
-	missing   []uint16
+	links     []LinkState
+	linked    bool // links were asked for
+	rewatched bool
+	paths     []Path
+	missing   []Omission
 	err       error
 	connected bool
 	blank     bool // values came, and not one of them was known
 }
 
 func newSession(src Source, w *worker, fields []Field, base, most time.Duration, now func() time.Time) *session {
-	return &session{src: src, w: w, fields: fields, base: base, most: most, now: now, unknown: map[uint16]bool{}}
+	return &session{src: src, w: w, plan: planOf(fields, base, most), now: now, unknown: map[uint16]bool{}}
 }
 
 // run does one round: connect if need be, take the inventory, read what is due. live asks the driver for the fast fields.
@@ -73,33 +79,25 @@ func (s *session) try(r *round, live bool) error {
 		if _, err := call(s.w, "connect", func() (struct{}, error) { return struct{}{}, s.src.Connect() }); err != nil {
 			return err
 		}
-		s.connected, s.known = true, nil
+		s.connected, s.watched = true, false
 	}
-	devices, err := call(s.w, "inventory", s.src.Inventory)
+	inv, err := call(s.w, "inventory", s.src.Inventory)
 	if err != nil {
 		return err
 	}
-	if s.known == nil || !sameCards(devices, s.known) {
-		unknown, err := call(s.w, "watch", func() ([]uint16, error) { return s.src.Watch(devices, s.plan()) })
-		if err != nil {
+	if !s.watched || !inv.same(s.known) {
+		if err := s.watch(r, inv); err != nil {
 			return err
 		}
-		s.known = append([]Device{}, devices...)
-		clear(s.unknown)
-		for _, id := range unknown {
-			s.unknown[id] = true
-		}
-		r.missing = unknown
-		s.due, s.healthDue = map[time.Duration]time.Time{}, time.Time{}
 	}
-	r.devices = devices
-	answering := slices.DeleteFunc(slices.Clone(devices), func(d Device) bool { return !d.Answer })
-	if len(answering) == 0 {
+	r.inv, r.listed = inv, true
+	if inv = inv.answering(); len(inv.Devices) == 0 {
 		return nil
 	}
-	fields, live := s.take(live)
+	now := s.now()
+	fields, fromDriver := s.take(live)
 	if len(fields) > 0 {
-		if r.values, err = call(s.w, "read", func() ([]Value, error) { return s.src.Read(answering, fields, live) }); err != nil {
+		if r.values, err = call(s.w, "read", func() ([]Value, error) { return s.src.Read(inv, fields, fromDriver) }); err != nil {
 			return err
 		}
 		r.blank = allBlank(r.values)
@@ -107,75 +105,97 @@ func (s *session) try(r *round, live bool) error {
 			return errors.New("dcgm read: every value of every GPU is blank: the engine no longer asks the driver (seen after XID 119): restart nv-hostengine, or reset the GPU")
 		}
 	}
-	if now := s.now(); !now.Before(s.healthDue) {
+	if !now.Before(s.healthDue) {
 		s.healthDue = now.Add(healthEvery)
 		r.health = true
 		if r.incidents, err = call(s.w, "health", s.src.Health); err != nil {
 			return err
 		}
 	}
+	if live || !now.Before(s.linksDue) { // what happened may have been a link's
+		s.linksDue = now.Add(linksEvery)
+		if r.links, err = call(s.w, "links", s.src.Links); err != nil {
+			return err
+		}
+		r.linked = true
+	}
 	return nil
+}
+
+// watch watches what is there, and asks how the GPUs reach each other.
+func (s *session) watch(r *round, inv Inventory) error {
+	missing, err := call(s.w, "watch", func() ([]Omission, error) { return s.src.Watch(inv, s.plan) })
+	if err != nil {
+		return err
+	}
+	s.known, s.watched = inv, true
+	clear(s.unknown)
+	for _, o := range missing {
+		s.unknown[o.Field] = true
+	}
+	r.missing, r.rewatched = missing, true
+	s.due, s.healthDue, s.linksDue = map[time.Duration]time.Time{}, time.Time{}, time.Time{}
+	r.paths, err = call(s.w, "topology", func() ([]Path, error) { return s.src.Topology(inv.answering().Devices) })
+	if errors.Is(err, ErrDisconnected) {
+		return err
+	}
+	return nil // a node whose topology is not known can be watched all the same
+}
+
+// planOf groups the fields by their interval.
+func planOf(fields []Field, base, most time.Duration) (plan []Watch) {
+	by := map[time.Duration][]uint16{}
+	for _, f := range fields {
+		every := f.every(base, most)
+		by[every] = append(by[every], f.ID)
+	}
+	for _, every := range slices.Sorted(maps.Keys(by)) {
+		plan = append(plan, Watch{Every: every, Fields: by[every]})
+	}
+	return plan
 }
 
 // take returns the fields that are due, and marks them as read. After an event only the fast ones are asked for, live.
 func (s *session) take(live bool) ([]uint16, bool) {
 	now := s.now()
-	if live {
-		return s.of(s.base), true
-	}
 	var ids []uint16
-	for _, every := range s.intervals() {
-		if now.Before(s.due[every]) {
+	for i, w := range s.plan {
+		if live && i == 0 {
+			return s.with(ids, w), true
+		}
+		if now.Before(s.due[w.Every]) {
 			continue
 		}
-		next := s.due[every].Add(every)
+		next := s.due[w.Every].Add(w.Every)
 		if !next.After(now) { // the first, or one that came late
-			next = now.Add(every)
+			next = now.Add(w.Every)
 		}
-		s.due[every] = next
-		ids = append(ids, s.of(every)...)
+		s.due[w.Every] = next
+		ids = s.with(ids, w)
 	}
 	return ids, false
 }
 
-func (s *session) intervals() []time.Duration {
-	set := map[time.Duration]bool{}
-	for _, f := range s.fields {
-		set[f.every(s.base, s.most)] = true
-	}
-	return slices.Sorted(maps.Keys(set))
-}
-
-// of returns the ids of the fields with this interval that the engine knows.
-func (s *session) of(every time.Duration) []uint16 {
-	var ids []uint16
-	for _, f := range s.fields {
-		if f.every(s.base, s.most) == every && !s.unknown[f.ID] {
-			ids = append(ids, f.ID)
+// with adds the fields of a watch that the engine knows.
+func (s *session) with(ids []uint16, w Watch) []uint16 {
+	for _, id := range w.Fields {
+		if !s.unknown[id] {
+			ids = append(ids, id)
 		}
 	}
 	return ids
 }
 
-func (s *session) plan() []Watch {
-	var plan []Watch
-	for _, every := range s.intervals() {
-		w := Watch{Every: every}
-		for _, f := range s.fields {
-			if f.every(s.base, s.most) == every {
-				w.Fields = append(w.Fields, f.ID)
-			}
-		}
-		plan = append(plan, w)
-	}
-	return plan
-}
-
-// sameCards compares who is there and who answers: a card that comes back has to be watched anew.
-func sameCards(a, b []Device) bool {
-	return slices.EqualFunc(a, b, func(x, y Device) bool { return x.ID == y.ID && x.UUID == y.UUID && x.Answer == y.Answer })
-}
-
+// allBlank says that nothing is known of any GPU, whatever the switches say.
 func allBlank(values []Value) bool {
-	return len(values) > 0 && !slices.ContainsFunc(values, func(v Value) bool { return !v.Blank })
+	of := 0
+	for _, v := range values {
+		if v.Of != GPULevel {
+			continue
+		}
+		if of++; !v.Blank {
+			return false
+		}
+	}
+	return of > 0
 }
