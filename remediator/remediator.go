@@ -266,7 +266,7 @@ func (r *remediator) lead(ctx context.Context) error {
 	r.tellStanding(e)
 	group.Go(func() error {
 		return r.bus.Events(ctx, "remediator", func(ctx context.Context, d bus.Delivery) error {
-			if d.Event.Data.Target.Node == "" && d.Gateway == "" { // who publishes for a node speaks of that node, whatever he leaves out
+			if d.Event.Data.Target.Node == "" { // who publishes for a node speaks of that node, whatever he leaves out
 				d.Event.Data.Target.Node = d.Node
 			}
 			return e.Handle(ctx, d.Event, incident.Origin{Age: d.Age})
@@ -276,6 +276,7 @@ func (r *remediator) lead(ctx context.Context) error {
 		})
 	})
 	group.Go(func() error { return r.conditions(ctx, e) })
+	r.listen(ctx, group, pub)
 	group.Go(func() error { return e.Follow(ctx) })
 	w := r.witness(ctx, e, pub)
 	group.Go(func() error { return r.bus.Beats(ctx, w.Heard) })
@@ -309,23 +310,6 @@ func (r *remediator) engine(pub *bus.Publisher) *incident.Engine {
 	e.Untaken = r.untaken
 	r.metrics.engine.Store(e)
 	return e
-}
-
-// conditions hands what holds now, on the node's present boot, to the engine: so a fault from a time when nobody led is not lost,
-// and one that was repaired is not acted on.
-func (r *remediator) conditions(ctx context.Context, e *incident.Engine) error {
-	return r.bus.Conditions(ctx, nil, func(c bus.Condition) {
-		if !c.Active || c.Event == nil {
-			return
-		}
-		n, err := r.cluster.NodeState(c.Node)
-		if err != nil || c.BootID != "" && n.BootID != "" && c.BootID != n.BootID {
-			return
-		}
-		if err := e.Handle(ctx, *c.Event, incident.Origin{Live: true}); err != nil && ctx.Err() == nil {
-			r.o.Log.Warn("reconcile a condition", "node", c.Node, "key", c.Key, "error", err)
-		}
-	})
 }
 
 // witness tells lost nodes from lost agents. Nodes on which a gang runs are watched from the start: the leader before may have been

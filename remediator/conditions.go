@@ -1,0 +1,56 @@
+package remediator
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/foreign"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+)
+
+// listen publishes what others say of nodes, for as long as this leader leads.
+func (r *remediator) listen(ctx context.Context, group *errgroup.Group, pub *bus.Publisher) {
+	others := foreign.New(foreign.Options{Cluster: r.o.Cluster, Publish: pub.Publish, Set: r.bus.SetCondition, Log: r.o.Log})
+	group.Go(func() error {
+		return ignoreEnd(ctx, r.cluster.OnNodes(ctx, func(s cluster.Said) { others.Node(ctx, s) }))
+	})
+	group.Go(func() error { return ignoreEnd(ctx, r.cluster.OnWarnings(ctx, others.Warning)) })
+}
+
+// conditions hands what holds now, on the node's present boot, to the engine: so a fault from a time when nobody led is not lost,
+// and one that was repaired is not acted on.
+func (r *remediator) conditions(ctx context.Context, e *incident.Engine) error {
+	return r.bus.Conditions(ctx, nil, func(c bus.Condition) {
+		if !c.Active || c.Event == nil {
+			return
+		}
+		n, err := r.cluster.NodeState(c.Node)
+		if err != nil || c.BootID != "" && n.BootID != "" && c.BootID != n.BootID {
+			return
+		}
+		if foreign.Ours(c.Key) && !r.stillSaid(ctx, c) {
+			return
+		}
+		if err := e.Handle(ctx, *c.Event, incident.Origin{Live: true}); err != nil && ctx.Err() == nil {
+			r.o.Log.Warn("reconcile a condition", "node", c.Node, "key", c.Key, "error", err)
+		}
+	})
+}
+
+// stillSaid reports whether a node's object still says what a condition of ours repeats; where it does not, the condition ended while nobody
+// led, and is taken back.
+func (r *remediator) stillSaid(ctx context.Context, c bus.Condition) bool {
+	s, err := r.cluster.Said(c.Node)
+	if err != nil || foreign.Stands(s, c.Key) {
+		return err == nil
+	}
+	c.Active, c.Since, c.Event, c.Raw = false, time.Now(), nil, nil
+	if err := r.bus.SetCondition(ctx, c); err != nil && ctx.Err() == nil {
+		r.o.Log.Warn("take a condition back", "node", c.Node, "key", c.Key, "error", err)
+	}
+	return false
+}
