@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/anomalycmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/buscmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/controlcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/detectcmd"
@@ -29,7 +30,7 @@ func main() {
 		Use: "pitcrew", Short: "GPU training jobs that heal themselves",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(demo.Command(), incidentcmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), sandboxcmd.Command(), buscmd.Command())
+	root.AddCommand(demo.Command(), incidentcmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
 	root.AddCommand(controlcmd.Commands()...)
 	err := root.ExecuteContext(ctx)
 	if err != nil && !errors.Is(err, context.Canceled) {
