@@ -3,6 +3,7 @@ package podlabels
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
@@ -23,7 +24,7 @@ const (
 	maxGPUs = 256
 )
 
-// gpuUse is the last value of one GPU.
+// gpuUse is the last value of one GPU, or of one MIG instance.
 type gpuUse struct {
 	utilization, memory     float64 // share of 1, bytes
 	utilizationAt, memoryAt time.Time
@@ -31,11 +32,11 @@ type gpuUse struct {
 
 // containerUse is what is known of the GPUs' use, and when that of containers was said.
 type containerUse struct {
-	gpus map[string]gpuUse // by UUID
+	gpus map[string]gpuUse // by hw.id: the UUID, of an instance with a slash and its GPU instance
 	said time.Time
 }
 
-// learn takes in the values of whole GPUs: those of an instance are a part of theirs.
+// learn takes in the values.
 func (u *containerUse) learn(rm pmetric.ResourceMetrics, now time.Time) {
 	for _, sm := range rm.ScopeMetrics().All() {
 		for _, m := range sm.Metrics().All() {
@@ -45,7 +46,7 @@ func (u *containerUse) learn(rm pmetric.ResourceMetrics, now time.Time) {
 			}
 			for _, p := range numbers(m).All() {
 				id, ok := p.Attributes().Get("hw.id")
-				if !ok || !ofGPU(p, otel) || p.Flags().NoRecordedValue() || ofInstance(p.Attributes()) {
+				if !ok || !ofGPU(p, otel) || p.Flags().NoRecordedValue() {
 					continue
 				}
 				if task, ok := p.Attributes().Get("hw.gpu.task"); ok && task.Str() != "general" {
@@ -64,11 +65,6 @@ func (u *containerUse) learn(rm pmetric.ResourceMetrics, now time.Time) {
 			}
 		}
 	}
-}
-
-func ofInstance(a pcommon.Map) bool {
-	_, ok := a.Get(instanceAttribute)
-	return ok
 }
 
 func number(p pmetric.NumberDataPoint) float64 {
@@ -109,7 +105,7 @@ func (l *labeller) containers(md, out pmetric.Metrics, now time.Time) {
 			func(s share) (float64, bool) { return s.utilization / float64(s.utilized), s.utilized == s.gpus }},
 		{containerMemory, "By", "Memory in use on the GPUs that the container has for itself",
 			func(s share) (float64, bool) { return s.memory, s.measured == s.gpus }},
-		{containerCount, "{gpu}", "GPUs that the container has for itself", func(s share) (float64, bool) { return float64(s.gpus), true }},
+		{containerCount, "{gpu}", "GPUs and MIG instances that the container has for itself", func(s share) (float64, bool) { return float64(s.gpus), true }},
 	} {
 		m := sm.Metrics().AppendEmpty()
 		m.SetName(metric.name)
@@ -131,13 +127,14 @@ func (l *labeller) containers(md, out pmetric.Metrics, now time.Time) {
 
 func (l *labeller) shares(now time.Time) []share {
 	by := map[podresources.Holder]*share{}
-	for uuid, g := range l.use.gpus {
+	for id, g := range l.use.gpus {
 		utilized, measured := now.Sub(g.utilizationAt) < useFor, now.Sub(g.memoryAt) < useFor
 		if !utilized && !measured {
-			delete(l.use.gpus, uuid)
+			delete(l.use.gpus, id)
 			continue
 		}
-		holders := l.pods.Whole(uuid)
+		uuid, instance, _ := strings.Cut(id, "/")
+		holders := l.pods.HoldersNow(uuid, instance)
 		if len(holders) != 1 {
 			continue
 		}

@@ -95,6 +95,23 @@ func TestAContainersUseIsThatOfTheGPUsItHasForItself(t *testing.T) {
 	}
 }
 
+func TestAnInstancesMemoryIsThatOfTheContainerThatHasItForItself(t *testing.T) {
+	r := newRig(t)
+	r.kubelet.hold("one MIG-aaaa", "two MIG-bbbb::0", "three MIG-bbbb::1")
+	r.ask(t)
+	r.pods.LearnInstance("MIG-aaaa", "GPU-1", "3/0")
+	r.pods.LearnInstance("MIG-bbbb", "GPU-1", "5/0")
+	md := pmetric.NewMetrics()
+	sm := md.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
+	for _, id := range []string{"GPU-1", "GPU-1/3", "GPU-1/5"} {
+		gauge(sm, "hw.gpu.memory.usage", "hw.id", id)
+	}
+	got := r.ofContainers(t, md)
+	if len(got) != 2 || got[containerMemory+" one"] != 7 || got[containerCount+" one"] != 1 {
+		t.Errorf("got %v, want the memory of the one that has an instance for itself", got)
+	}
+}
+
 func TestAContainersUseEndsWithIt(t *testing.T) {
 	r := newRig(t)
 	r.kubelet.hold("main GPU-1")

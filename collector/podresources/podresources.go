@@ -195,6 +195,32 @@ func (c *Client) Holders(uuid string) []Holder { return c.HoldersOf(uuid, "") }
 func (c *Client) HoldersOf(uuid, instance string) []Holder {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	_, by := c.sharesOf(uuid, instance)
+	return distinct(by)
+}
+
+// HoldersNow lists the containers that hold the whole GPU by the newest answer, or the instance; none where the GPU is held in parts.
+func (c *Client) HoldersNow(uuid, instance string) []Holder {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen, by := c.sharesOf(uuid, instance)
+	if len(by) == 0 || !seen.Equal(c.answered) || instance == "" && slices.ContainsFunc(by, func(s share) bool { return s.instance != "" }) {
+		return nil
+	}
+	return distinct(by)
+}
+
+func distinct(by []share) (out []Holder) {
+	for _, s := range by {
+		if !slices.Contains(out, s.Holder) {
+			out = append(out, s.Holder)
+		}
+	}
+	return out
+}
+
+// sharesOf lists who holds the GPU or the instance by the newest answer that named any of them. The caller holds mu.
+func (c *Client) sharesOf(uuid, instance string) (newest time.Time, out []share) {
 	names := append([]part{{uuid, ""}}, c.parts[uuid]...)
 	if n, known := c.index[uuid]; known {
 		names = append(names, part{numbered(n), ""})
@@ -205,8 +231,6 @@ func (c *Client) HoldersOf(uuid, instance string) []Holder {
 			names = append(names, part{claim, names[k].instance})
 		}
 	}
-	var newest time.Time
-	var out []Holder
 	for _, n := range names {
 		held, ok := c.byDevice[n.device]
 		if !ok || held.seen.Before(newest) || c.now().Sub(held.seen) > KeepFor {
@@ -220,33 +244,16 @@ func (c *Client) HoldersOf(uuid, instance string) []Holder {
 			if held.seen.After(newest) {
 				newest, out = held.seen, nil
 			}
-			if !slices.Contains(out, s.Holder) {
-				out = append(out, s.Holder)
+			if s.instance == "" {
+				s.instance = n.instance
 			}
+			if s.instance == "" && strings.HasPrefix(n.device, "MIG-") && n.device != uuid {
+				s.instance = n.device
+			}
+			out = append(out, s)
 		}
 	}
-	return out
-}
-
-// Whole lists the containers that hold the GPU itself now; none where parts of it are held.
-func (c *Client) Whole(uuid string) []Holder {
-	holders := c.Holders(uuid)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	parted := func(d string) bool {
-		return slices.ContainsFunc(c.byDevice[d].by, func(s share) bool { return s.instance != "" })
-	}
-	whole, current := uuid, c.byDevice[uuid].seen.Equal(c.answered)
-	if n, known := c.index[uuid]; known && !current {
-		whole, current = numbered(n), c.byDevice[numbered(n)].seen.Equal(c.answered)
-	}
-	for claim, of := range c.claims {
-		current = current || of == uuid && c.byDevice[claim].seen.Equal(c.answered)
-	}
-	if !current || parted(whole) || slices.ContainsFunc(c.parts[uuid], func(p part) bool { return c.byDevice[p.device].seen.Equal(c.answered) }) {
-		return nil
-	}
-	return holders
+	return newest, out
 }
 
 // dial connects once the kubelet's socket is there. The caller holds asking.
