@@ -38,7 +38,7 @@ func (c *core) judgeMetrics(md pmetric.Metrics) (found []detector.Finding) {
 		for _, sm := range rm.ScopeMetrics().All() {
 			for _, m := range sm.Metrics().All() {
 				name := m.Name()
-				if name == "pitcrew.gpu.info" {
+				if name == "pitcrew.gpu.info" || name == "pitcrew.gpu.mig.info" {
 					c.learn(m)
 				}
 				set, isRank := rankMetrics[name]
@@ -66,10 +66,14 @@ func (c *core) judgeMetrics(md pmetric.Metrics) (found []detector.Finding) {
 	return found
 }
 
-// learn takes in the GPUs' numbers, by which some devices of the kubelet's answer are named.
+// learn takes in the GPUs' numbers, by which some devices of the kubelet's answer are named, and which GPU a MIG device is cut from.
 func (c *core) learn(info pmetric.Metric) {
 	for _, p := range points(info).All() {
 		a := both{own: p.Attributes(), res: p.Attributes()}
+		if gpu := a.text("hw.parent"); gpu != "" {
+			c.pods.LearnInstance(a.text("pitcrew.mig.uuid"), gpu, a.text("pitcrew.mig"))
+			continue
+		}
 		if id, n := a.text("hw.id"), a.number("pitcrew.gpu.index", -1); id != "" && n >= 0 {
 			c.pods.Learn(id, int(n))
 		}

@@ -22,6 +22,7 @@ const (
 	forgetFor  = 10 * time.Minute // a series that was not seen for so long
 	rankFor    = time.Minute      // a rank that says nothing no longer uses its GPU
 	infoMetric = "pitcrew.gpu.info"
+	migMetric  = "pitcrew.gpu.mig.info"
 	rankMetric = "pitcrew.train.step"
 
 	jobAttribute      = "pitcrew.job.name"
@@ -150,12 +151,16 @@ func aboutGPUs(md pmetric.Metrics) bool {
 func (l *labeller) learn(rm pmetric.ResourceMetrics, now time.Time) {
 	for _, sm := range rm.ScopeMetrics().All() {
 		for _, m := range sm.Metrics().All() {
-			if m.Type() != pmetric.MetricTypeGauge || m.Name() != infoMetric && m.Name() != rankMetric {
+			if m.Type() != pmetric.MetricTypeGauge || m.Name() != infoMetric && m.Name() != migMetric && m.Name() != rankMetric {
 				continue
 			}
 			for _, p := range m.Gauge().DataPoints().All() {
 				id, ok := p.Attributes().Get("hw.id")
 				if !ok {
+					continue
+				}
+				if m.Name() == migMetric {
+					l.learnInstance(p.Attributes())
 					continue
 				}
 				if n, ok := p.Attributes().Get("pitcrew.gpu.index"); ok && m.Name() == infoMetric {
@@ -166,6 +171,16 @@ func (l *labeller) learn(rm pmetric.ResourceMetrics, now time.Time) {
 				}
 			}
 		}
+	}
+}
+
+// learnInstance takes in which GPU an opaque MIG device is cut from.
+func (l *labeller) learnInstance(a pcommon.Map) {
+	gpu, ok1 := a.Get("hw.parent")
+	mig, ok2 := a.Get("pitcrew.mig.uuid")
+	instance, ok3 := a.Get(instanceAttribute)
+	if ok1 && ok2 && ok3 {
+		l.pods.LearnInstance(mig.Str(), gpu.Str(), instance.Str())
 	}
 }
 
@@ -199,6 +214,9 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, now time.Ti
 				continue
 			}
 			id, _ := p.Attributes().Get(in.gpu)
+			if parent, ok := p.Attributes().Get("hw.parent"); ok { // an instance's own id says nothing to the kubelet
+				id = parent
+			}
 			of := gpuPart{id.Str(), ""}
 			if v, ok := p.Attributes().Get(in.instance); ok {
 				of.instance = v.AsString()

@@ -51,10 +51,9 @@ const (
 	attrSystem   = "pitcrew.gpu.health.system"
 	attrPeer     = "pitcrew.gpu.peer"
 	attrPath     = "pitcrew.gpu.path"
-	attrGI       = "pitcrew.mig.gpu_instance"
-	attrCI       = "pitcrew.mig.compute_instance"
+	attrMIG      = "pitcrew.mig" // GPU instance, or GPU instance/compute instance, as the kernel log's events have it
 	attrProfile  = "pitcrew.mig.profile"
-	attrMIG      = "pitcrew.mig.uuid"
+	attrMIGUUID  = "pitcrew.mig.uuid"
 	attrNVSwitch = "pitcrew.nvswitch.index"
 	attrState    = "pitcrew.nvlink.state"
 )

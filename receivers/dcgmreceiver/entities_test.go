@@ -82,7 +82,7 @@ func TestDCGMInstancesAreEntitiesOfTheirOwn(t *testing.T) {
 	uuid := uuidOf(node, 1)
 	eventually(t, "the instance's memory", func() bool { return b.number("hw.gpu.memory.usage", attrID, uuid+"/9") == 1234<<20 })
 	p, _ := b.seen("hw.gpu.memory.usage", attrID, uuid+"/9")
-	if a := p.Attributes().AsRaw(); a[attrParent] != uuid || a[attrGI] != int64(9) || a[attrProfile] != "1g.10gb" {
+	if a := p.Attributes().AsRaw(); a[attrParent] != uuid || a[attrMIG] != "9" || a[attrProfile] != "1g.10gb" {
 		t.Errorf("the instance is %v", a)
 	}
 	if p, ok := b.seen("hw.gpu.memory.usage", attrID, uuid, attrParent, ""); !ok || p.IntValue() == 1234<<20 {
@@ -111,10 +111,10 @@ func TestDCGMInstancesAreEntitiesOfTheirOwn(t *testing.T) {
 		}
 	}
 	for ci, want := range map[string]map[string]any{
-		"0": {attrID: uuid + "/3", attrParent: uuid, attrIndex: int64(1), attrGI: int64(3), attrCI: int64(0), attrProfile: "3g.40gb", attrMIG: "MIG-11111111-2222-3333-4444-555555555555"},
-		"1": {attrID: uuid + "/3", attrParent: uuid, attrIndex: int64(1), attrGI: int64(3), attrCI: int64(1), attrProfile: "3g.40gb"},
+		"0": {attrID: uuid + "/3", attrParent: uuid, attrIndex: int64(1), attrMIG: "3/0", attrProfile: "3g.40gb", attrMIGUUID: "MIG-11111111-2222-3333-4444-555555555555"},
+		"1": {attrID: uuid + "/3", attrParent: uuid, attrIndex: int64(1), attrMIG: "3/1", attrProfile: "3g.40gb"},
 	} {
-		p, ok := b.seen(metricMIG, attrGI, "3", attrCI, ci)
+		p, ok := b.seen(metricMIG, attrMIG, "3/"+ci)
 		if got := p.Attributes().AsRaw(); !ok || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("compute instance %s is %v, want %v", ci, got, want)
 		}
@@ -123,7 +123,7 @@ func TestDCGMInstancesAreEntitiesOfTheirOwn(t *testing.T) {
 	eventually(t, "an instance that was made while running", func() bool { _, ok := b.seen("hw.gpu.memory.usage", attrID, uuidOf(node, 2)+"/0"); return ok })
 	b.metrics.Reset()
 	eventually(t, "values of after", func() bool { _, ok := b.seen(metricStatus); return ok })
-	if _, ok := b.seen(metricMIG, attrGI, "9"); ok {
+	if _, ok := b.seen(metricMIG, attrMIG, "9/0"); ok {
 		t.Error("an instance that is gone is told on")
 	}
 }

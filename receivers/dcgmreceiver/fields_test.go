@@ -19,7 +19,7 @@ func attributesOf(f Field) []string {
 	case metricInfo:
 		return []string{attrID, attrIndex, attrPCI, attrModel, attrSerial, attrDriver}
 	case metricMIG:
-		return []string{attrID, attrParent, attrIndex, attrGI, attrCI, attrProfile, attrMIG}
+		return []string{attrID, attrParent, attrIndex, attrMIG, attrProfile, attrMIGUUID}
 	case metricTopology:
 		return []string{attrID, attrPeer, attrPath}
 	case metricHealth:
@@ -36,7 +36,7 @@ func attributesOf(f Field) []string {
 	}
 	out := []string{attrID}
 	if slices.ContainsFunc(Fields, func(g Field) bool { return g.Name == f.Name && g.perInstance() }) {
-		out = append(out, attrParent, attrGI, attrProfile)
+		out = append(out, attrParent, attrMIG, attrProfile)
 	}
 	if strings.HasPrefix(f.Name, "hw.") {
 		out = append(out, attrType)

@@ -1,6 +1,7 @@
 package dcgmreceiver
 
 import (
+	"fmt"
 	"time"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
@@ -76,9 +77,8 @@ func (b *builder) info(t *batch, all []presence, inv Inventory, paths []Path) {
 			a.PutStr(attrID, in.id(of))
 			a.PutStr(attrParent, of.id())
 			a.PutInt(attrIndex, int64(of.ID))
-			a.PutInt(attrGI, int64(in.GI))
-			a.PutInt(attrCI, int64(c.CI))
-			optional(a, attrProfile, in.Profile, attrMIG, c.UUID)
+			a.PutStr(attrMIG, fmt.Sprintf("%d/%d", in.GI, c.CI))
+			optional(a, attrProfile, in.Profile, attrMIGUUID, c.UUID)
 		}
 	}
 	for _, path := range paths {

@@ -33,7 +33,7 @@ type subject struct {
 	parent  string // the GPU's, of an instance
 	divided bool   // a GPU that has instances
 	profile string
-	gi      int64
+	gi      string
 	labels  [][2]string // dcgm-exporter's
 }
 
@@ -68,7 +68,7 @@ func (b *builder) know(inv Inventory) {
 		whole := b.subjects[entity{GPULevel, d.ID}]
 		whole.divided = true
 		b.subjects[entity{InstanceLevel, in.ID}] = &subject{
-			id: in.id(d), parent: d.id(), profile: in.Profile, gi: int64(in.GI),
+			id: in.id(d), parent: d.id(), profile: in.Profile, gi: gi,
 			labels: append(slices.Clone(whole.labels), [2]string{"GPU_I_PROFILE", in.Profile}, [2]string{"GPU_I_ID", gi}),
 		}
 	}
@@ -84,7 +84,7 @@ func (s *subject) identify(a pcommon.Map, r *row, v *Value) {
 	a.PutStr(attrID, s.id)
 	if s.parent != "" {
 		a.PutStr(attrParent, s.parent)
-		a.PutInt(attrGI, s.gi)
+		a.PutStr(attrMIG, s.gi)
 		a.PutStr(attrProfile, s.profile)
 	}
 	if strings.HasPrefix(r.Name, "hw.") {
