@@ -9,6 +9,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/collector/apiserver"
 	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/job"
 	"github.com/pitcrew/pitcrew/detector/series"
 )
 
@@ -31,6 +32,7 @@ type Config struct {
 
 	Scope     Scope     `mapstructure:"scope"`     // whose series are judged: of one node by themselves, or of jobs by their ranks
 	Anomalies Anomalies `mapstructure:"anomalies"` // dynamic thresholds
+	Jobs      Jobs      `mapstructure:"jobs"`      // ranks against their peers, with scope jobs
 }
 
 // Scope says what the connector stands for.
@@ -59,6 +61,7 @@ func createDefaultConfig() component.Config {
 		Kubernetes:         apiserver.Options{Server: "auto"},
 		Scope:              ScopeNode,
 		Anomalies:          Anomalies{Enabled: true, AskedRate: series.AskedShipped, MaxSeries: 4096, MaxContexts: 64},
+		Jobs:               Jobs{MaxJobs: job.DefaultMaxJobs, MaxRanks: job.DefaultMaxRanks, Absent: job.DefaultAbsent, Forget: job.DefaultForget},
 	}
 }
 
@@ -99,7 +102,7 @@ func (c *Config) Validate() error {
 	switch c.Scope {
 	case ScopeNode:
 	case ScopeJobs:
-		errs = append(errs, errors.New("scope jobs is not in this build; use node"))
+		errs = append(errs, c.Jobs.Validate())
 	default:
 		errs = append(errs, fmt.Errorf("scope %q: node or jobs", c.Scope))
 	}

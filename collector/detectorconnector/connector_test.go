@@ -440,7 +440,7 @@ func TestAWrongConfigurationNamesEveryFault(t *testing.T) {
 			t.Errorf("%v does not name %s", err, w)
 		}
 	}
-	for what, c := range map[string]Config{"scope": {Scope: "fleet"}, "scope jobs": {Scope: ScopeJobs}} {
+	for what, c := range map[string]Config{"scope": {Scope: "fleet"}, "jobs": {Scope: ScopeJobs}} {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%v does not name %s", err, what)
 		}

@@ -2,6 +2,7 @@ package detectorconnector
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"go.opentelemetry.io/collector/component"
@@ -17,10 +18,16 @@ func NewFactory() connector.Factory {
 	s := &shared{cores: map[*Config]*core{}}
 	return connector.NewFactory(Type, createDefaultConfig,
 		connector.WithMetricsToLogs(func(_ context.Context, set connector.Settings, cfg component.Config, next consumer.Logs) (connector.Metrics, error) {
+			if c := cfg.(*Config); c.Scope == ScopeJobs {
+				return newJobs(set, c, next)
+			}
 			c, err := s.get(set, cfg.(*Config))
 			return &metricsSkin{skin{c, next}}, err
 		}, component.StabilityLevelAlpha),
 		connector.WithLogsToLogs(func(_ context.Context, set connector.Settings, cfg component.Config, next consumer.Logs) (connector.Logs, error) {
+			if cfg.(*Config).Scope == ScopeJobs {
+				return nil, errors.New("scope jobs reads metrics and no logs: take the connector out of the pipelines of logs")
+			}
 			c, err := s.get(set, cfg.(*Config))
 			return &logsSkin{skin{c, next}}, err
 		}, component.StabilityLevelAlpha),

@@ -37,7 +37,9 @@ func Records(found []detector.Finding) (plog.Logs, error) {
 		r.SetTimestamp(pcommon.NewTimestampFromTime(f.Event.Time))
 		r.Body().SetEmptyBytes().FromRaw(raw)
 		a := r.Attributes()
-		a.PutStr(AttrKey, f.Key)
+		if f.Key != "" { // what a gateway finds sets no condition
+			a.PutStr(AttrKey, f.Key)
+		}
 		a.PutBool(AttrActive, f.Active)
 		a.PutStr(AttrBootID, f.BootID)
 		if f.ConditionOnly {

@@ -97,7 +97,7 @@ func TestWhatADeviceTellsLaterIsJoinedByTheTimeOfItsStep(t *testing.T) {
 			at := g.now.Add(time.Duration(r) * time.Millisecond)
 			found = append(found, e.Add(g.now, Sample{Job: g.job, Target: g.target(r), Step: int64(n), Time: at, Duration: 0.2, Wait: math.NaN(), Compute: math.NaN(), Launch: math.NaN()})...)
 			c *= math.Exp(0.01 * g.rng.NormFloat64())
-			waiting = append(waiting, late{Sample{Job: g.job, Target: g.target(r), Step: -1, Time: at, Duration: math.NaN(), Wait: 0.2 - c, Compute: c, Launch: math.NaN()}})
+			waiting = append(waiting, late{Sample{Job: g.job, Target: g.target(r), Step: -1, Time: at, Duration: math.NaN(), Wait: 0.2 - c, Compute: c, Rate: 32 / 0.2, Launch: math.NaN()}})
 		}
 		for len(waiting) > 8*8 { // eight steps later
 			found = append(found, e.Add(g.now, waiting[0].s)...)

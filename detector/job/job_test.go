@@ -72,7 +72,7 @@ func (g *gang) run(steps int) []detector.Finding {
 			at := g.now.Add(time.Duration(r-3) * 40 * time.Millisecond) // the node's own clock
 			found = append(found, g.e.Add(g.now, Sample{
 				Job: g.job, Role: orElse(g.role, r, ""), Target: g.target(r), Step: g.step, Time: at,
-				Work: g.work, Duration: duration, Wait: duration - took[r], Compute: took[r], Launch: orElse(g.launch, r, 0.0005),
+				Rate: g.work / duration, Duration: duration, Wait: duration - took[r], Compute: took[r], Launch: orElse(g.launch, r, 0.0005),
 			})...)
 		}
 		found = append(found, g.tick()...)

@@ -83,7 +83,7 @@ func (r *role) add(now time.Time, m *member, s *Sample) {
 			x.values[k][m.slot] = v
 		}
 	}
-	x.work[m.slot] = s.Work
+	x.work[m.slot] = s.Rate * s.Duration
 	if m.missed >= lostRounds {
 		m.missed = 0
 	}

@@ -17,10 +17,10 @@ type Sample struct {
 	Time   time.Time // of the step's end, by the clock of the rank's node; all parts of a step have the same
 	Stands bool      // no step ended: the rank is still at Step at this time
 
-	Work     float64 // samples or tokens in it
 	Duration float64 // of the step
 	Wait     float64 // of it, for other ranks
 	Compute  float64 // of it, neither for other ranks nor for data
+	Rate     float64 // samples or tokens a second
 	Launch   float64 // from issuing the step's first work to its start on the accelerator
 }
 

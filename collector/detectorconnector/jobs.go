@@ -1,0 +1,236 @@
+package detectorconnector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/connector"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.uber.org/zap"
+
+	"github.com/pitcrew/pitcrew/collector/findings"
+	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/job"
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// Jobs bounds the comparison of ranks. The connector's node is the gateway's own name then.
+type Jobs struct {
+	MaxJobs  int           `mapstructure:"max_jobs"`  // attempts of jobs at once
+	MaxRanks int           `mapstructure:"max_ranks"` // of all of them; about 2 KB each and what their rounds hold
+	Absent   time.Duration `mapstructure:"absent"`    // silence, while its peers go on, after which a rank is absent; at least three rounds
+	Forget   time.Duration `mapstructure:"forget"`    // silence after which an attempt is over
+}
+
+// Validate reports all faults of the block at once.
+func (j *Jobs) Validate() error {
+	var errs []error
+	for _, c := range []struct {
+		name string
+		ok   bool
+	}{{"max_jobs", j.MaxJobs > 0}, {"max_ranks", j.MaxRanks > 0}, {"absent", j.Absent > 0}, {"forget", j.Forget > j.Absent}} {
+		if !c.ok {
+			errs = append(errs, fmt.Errorf("jobs: %s must be above 0, and forget above absent", c.name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// jobsTick is how often time passes for jobs of which nothing comes.
+const jobsTick = time.Second
+
+// jobs compares ranks of whole jobs, whose points a gateway receives.
+type jobs struct {
+	cfg     *Config
+	log     *zap.Logger
+	next    consumer.Logs
+	now     func() time.Time
+	metrics *jobsMetrics
+	stop    context.CancelFunc
+	group   sync.WaitGroup
+
+	mu      sync.Mutex
+	engine  *job.Engine
+	pending []detector.Finding
+	lost    int64
+}
+
+func newJobs(set connector.Settings, cfg *Config, next consumer.Logs) (*jobs, error) {
+	name := cfg.Node
+	if name == "" {
+		var err error
+		if name, err = os.Hostname(); err != nil {
+			return nil, fmt.Errorf("gateway has no name (set node): %w", err)
+		}
+	}
+	j := &jobs{cfg: cfg, log: set.Logger, next: next, now: time.Now}
+	j.engine = job.New(job.Options{
+		Cluster: cfg.Cluster, Gateway: name, MaxJobs: cfg.Jobs.MaxJobs, MaxRanks: cfg.Jobs.MaxRanks, Absent: cfg.Jobs.Absent, Forget: cfg.Jobs.Forget,
+	})
+	var err error
+	j.metrics, err = newJobsMetrics(set.TelemetrySettings, j.counts)
+	return j, err
+}
+
+func (j *jobs) counts() (job.Counts, int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.engine.Counts(), j.lost
+}
+
+// Capabilities implements consumer.Metrics.
+func (j *jobs) Capabilities() consumer.Capabilities { return consumer.Capabilities{} }
+
+// Start lets time pass until Shutdown.
+func (j *jobs) Start(context.Context, component.Host) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	j.stop = cancel
+	j.group.Go(func() {
+		t := time.NewTicker(jobsTick)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+				j.emit(ctx, func() []detector.Finding { return j.engine.Tick(j.now()) })
+			}
+		}
+	})
+	return nil
+}
+
+// Shutdown implements component.Component.
+func (j *jobs) Shutdown(context.Context) error {
+	if j.stop != nil {
+		j.stop()
+		j.group.Wait()
+	}
+	return j.metrics.close()
+}
+
+// ConsumeMetrics compares what ranks say of their steps.
+func (j *jobs) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) error {
+	now := j.now()
+	for _, rm := range md.ResourceMetrics().All() {
+		samples := stepsOf(rm)
+		if len(samples) == 0 {
+			continue
+		}
+		j.emit(ctx, func() (found []detector.Finding) {
+			for i := range samples {
+				found = append(found, j.engine.Add(now, samples[i])...)
+			}
+			return found
+		})
+	}
+	return nil
+}
+
+// emit sends on what find finds, with what was refused before.
+func (j *jobs) emit(ctx context.Context, find func() []detector.Finding) {
+	j.mu.Lock()
+	found := append(j.pending, find()...)
+	j.pending = nil
+	j.mu.Unlock()
+	if len(found) == 0 {
+		return
+	}
+	logs, err := findings.Records(found)
+	if err != nil {
+		j.log.Error("findings dropped", zap.Error(err))
+	}
+	if err = j.next.ConsumeLogs(ctx, logs); err == nil {
+		return
+	}
+	j.log.Error("findings were refused; they are sent again with the next", zap.Int("findings", len(found)), zap.Error(err))
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.pending = append(found, j.pending...)
+	if over := len(j.pending) - maxPending; over > 0 {
+		j.pending = j.pending[over:]
+		j.lost += int64(over)
+	}
+}
+
+// stepMetrics say where each metric goes in a sample.
+var stepMetrics = map[string]func(*job.Sample, float64){
+	"pitcrew.train.step":               func(s *job.Sample, v float64) { s.Step = int64(max(-1, min(v, 1<<62))) },
+	"pitcrew.train.step.duration":      func(s *job.Sample, v float64) { s.Duration = v },
+	"pitcrew.train.compute.duration":   func(s *job.Sample, v float64) { s.Compute = v },
+	"pitcrew.train.communication.wait": func(s *job.Sample, v float64) { s.Wait = v },
+	"pitcrew.train.launch.latency":     func(s *job.Sample, v float64) { s.Launch = v },
+	"pitcrew.train.throughput":         func(s *job.Sample, v float64) { s.Rate = v },
+}
+
+// stepKey tells one step of one rank: all its points have the same time.
+type stepKey struct {
+	pod           string
+	rank, attempt int64
+	at            pcommon.Timestamp
+}
+
+// stepsOf joins the points of a resource to steps, in the order in which they come.
+func stepsOf(rm pmetric.ResourceMetrics) (samples []job.Sample) {
+	res := rm.Resource().Attributes()
+	at := map[stepKey]int{}
+	for _, sm := range rm.ScopeMetrics().All() {
+		for _, m := range sm.Metrics().All() {
+			set := stepMetrics[m.Name()]
+			if set == nil {
+				continue
+			}
+			for _, p := range points(m).All() {
+				if p.Flags().NoRecordedValue() || p.Timestamp() == 0 {
+					continue
+				}
+				a := both{p.Attributes(), res}
+				k := stepKey{short(a, "k8s.pod.uid"), a.number("pitcrew.rank", -1), a.number("pitcrew.attempt", 0), p.Timestamp()}
+				i, ok := at[k]
+				if !ok {
+					i = len(samples)
+					at[k] = i
+					samples = append(samples, stepOf(a, p.Timestamp().AsTime()))
+				}
+				set(&samples[i], value(p))
+			}
+		}
+	}
+	nan := math.IsNaN
+	for i := range samples { // a step that is told alone did not end now
+		s := &samples[i]
+		s.Stands = s.Step >= 0 && nan(s.Duration) && nan(s.Compute) && nan(s.Wait) && nan(s.Launch) && nan(s.Rate)
+	}
+	return samples
+}
+
+func stepOf(a both, at time.Time) job.Sample {
+	nan := math.NaN()
+	t := rankTarget(a)
+	t = event.Target{
+		Node: short(a, "k8s.node.name"), PodUID: short(a, "k8s.pod.uid"), Namespace: short(a, "k8s.namespace.name"), Pod: short(a, "k8s.pod.name"),
+		GPU: short(a, "hw.id"), Rank: t.Rank, LocalRank: t.LocalRank, WorldSize: t.WorldSize, Attempt: t.Attempt,
+	}
+	return job.Sample{
+		Job: a.text("pitcrew.job.uid"), Role: a.text("pitcrew.role"), Target: t, Step: -1, Time: at,
+		Duration: nan, Wait: nan, Compute: nan, Launch: nan, Rate: nan,
+	}
+}
+
+// maxName bounds names that are kept and said again; Kubernetes has none that is longer.
+const maxName = 253
+
+func short(a both, name string) string {
+	if v := a.text(name); len(v) <= maxName {
+		return v
+	}
+	return ""
+}
