@@ -186,6 +186,9 @@ func neverActs(e event.Event) string {
 	if s := e.Data.Cause.Signal(); informational(s) {
 		return s + " is information and never acts"
 	}
+	if e.Type == event.Anomaly && !e.Data.Severity.AtLeast(event.Warning) {
+		return "a statistical finding that nothing bears out is information and never acts"
+	}
 	return ""
 }
 

@@ -198,10 +198,25 @@ func TestReportsAndInformationNeverAct(t *testing.T) {
 	recovered.Type = event.Recovery
 	own := fault("xid", "79", event.Fatal)
 	own.Type = event.Incident
-	for _, e := range []event.Event{lost, recovered, own} {
+	alone := fault("anomaly", "sm-clock", event.Info)
+	alone.Type = event.Anomaly
+	for _, e := range []event.Event{lost, recovered, own, alone} {
 		j := policy.Decide(e, node, job, policy.Incident{}, ps)
 		if j.Outcome == policy.Act || len(j.Steps) > 0 || j.Why != policy.WhyNeverActs {
 			t.Errorf("%s %s: %s %v", e.Type, j.Signal, j.Outcome, j.Steps)
+		}
+	}
+}
+
+func TestTheShippedPoliciesOnlyTellOfStatisticalFindings(t *testing.T) {
+	for _, mode := range []policy.Mode{policy.Observe, policy.Enforce} {
+		for signal, severity := range map[string]event.Severity{"thermal-throttle": event.Critical, "launch-latency": event.Warning, "degraded": event.Critical} {
+			e := fault("anomaly", signal, severity)
+			e.Type = event.Anomaly
+			j := policy.Decide(e, node, job, policy.Incident{}, policy.WithMode(shipped(t), mode))
+			if j.Outcome != policy.Tell || j.Rule != "borne-out" {
+				t.Errorf("%s in %s: %s by rule %q", signal, mode, j.Outcome, j.Rule)
+			}
 		}
 	}
 }

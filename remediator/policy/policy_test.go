@@ -224,7 +224,7 @@ func TestTwoPoliciesOfOneOrderAreRefusedNamingBothFiles(t *testing.T) {
 
 func TestShippedPoliciesObserve(t *testing.T) {
 	ps := shipped(t)
-	if len(ps) != 2 {
+	if len(ps) != 3 {
 		t.Fatalf("%d policies", len(ps))
 	}
 	for _, p := range ps {

@@ -109,6 +109,7 @@ var signalKinds = []SignalKind{
 	{Kind: "rank", Names: []string{"dead", "hung", "stalled"}, About: "a worker process of a training job"},
 	{Kind: "node", Names: []string{"lost"}, About: "a node that two witnesses miss"},
 	{Kind: "agent", Names: []string{"lost", "lines-lost"}, Information: true, About: "Pitcrew's own agent; information, never acts"},
+	{Kind: "anomaly", Open: true, About: "statistical findings: thermal-throttle, launch-latency and degraded are borne out by several signals; those of one signal (docs/detection.md) are information"},
 	{Kind: "train", Open: true, About: "findings about training signals"},
 	{Kind: "k8s", Open: true, About: "conditions and events of Kubernetes"},
 	{Kind: "rule", Open: true, About: "Prometheus rules, by alert name"},
