@@ -143,8 +143,8 @@ var Catalogue = []Signal{
 	tells("pitcrew.train.checkpoint.step", roleCheckpoint),
 
 	rank("step-time", "pitcrew.train.step.duration", "", "s", High, Pace),
-	rank("throughput", "pitcrew.train.throughput", "", "1/s", Low, Pace).as(roleWork),
-	rank("mfu", "pitcrew.train.mfu", "", "1", Low, Pace),
+	rank("throughput", "pitcrew.train.throughput", "", "1/s", Low, Pace).info().as(roleWork),
+	rank("mfu", "pitcrew.train.mfu", "", "1", Low, Pace).info(),
 	rank("compute", "pitcrew.train.compute.duration", "", "s", High, Compute),
 	rank("forward", "pitcrew.train.phase.duration", "forward", "s", High, Compute),
 	rank("backward", "pitcrew.train.phase.duration", "backward", "s", High, Compute),

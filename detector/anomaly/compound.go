@@ -32,11 +32,13 @@ type pattern struct {
 	about   string
 }
 
-// strong is how many thresholds one witness of a small group must reach. With the exponential tail that the thresholds are made
-// from, 1.5 thresholds are passed by chance some 350 times more rarely than one; docs/detection.md, "From the rate to incidents".
+// How many thresholds one witness of a small group must reach, so that chance alone does not make a group of it. With the
+// exponential tail that thresholds are made from, z of them are passed exp(-7.5·(z-1)) times as often as one, or more rarely: 1/43,
+// 1/1,800 and 1/3,000,000. docs/detection.md, "From the rate to incidents"; a test adds it up.
 const (
-	strong     = 1.5
-	veryStrong = 2.5
+	strong   = 1.5
+	stronger = 2.0
+	alone    = 3.0 // needs nobody else
 )
 
 const (
@@ -60,9 +62,9 @@ var patterns = []pattern{
 	{
 		Name: "launch-latency", lead: []Family{Launch}, about: "kernels start late: the host is slow, not the GPU",
 		clauses: []clause{
-			{needs: []need{{Launch, strong, false}, {Pace, 0, false}}, window: nearWindow, told: true, share: 0.005},
-			{needs: []need{{Launch, strong, false}, {Pace, 0, false}}, window: nearWindow, ratio: 1.5, share: 0.005},
-			{needs: []need{{Launch, veryStrong, false}}, window: nearWindow, told: true, share: 0.02},
+			{needs: []need{{Launch, stronger, false}, {Pace, 0, false}}, window: nearWindow, told: true, share: 0.005},
+			{needs: []need{{Launch, stronger, false}, {Pace, 0, false}}, window: nearWindow, ratio: 1.5, share: 0.005},
+			{needs: []need{{Launch, alone, false}}, window: nearWindow, told: true, share: 0.02},
 		},
 	},
 	{
