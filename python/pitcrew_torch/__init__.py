@@ -20,7 +20,7 @@ import contextlib
 import warnings
 
 __version__ = "0.1.0"
-__all__ = ["attach", "attached", "detach", "resume", "section", "step"]
+__all__ = ["attach", "attached", "data", "detach", "resume", "section", "step"]
 
 _hook = None
 
@@ -39,6 +39,9 @@ def attach(
     keep=3,
     step_on="auto",
     role=None,
+    flops_per_step=None,
+    peak_flops=None,
+    phases=True,
 ):
     """Make this process visible to Pitcrew. Call once, on every rank, after the model and optimizer exist.
 
@@ -54,24 +57,28 @@ def attach(
     role: this rank's place where ranks do different work, such as "pp1/tp0"; only ranks of one role are compared.
         Default: PITCREW_ROLE, else all do the same.
     step_on: what ends a step: "call" (of `step`), "optimizer" (its step), "auto" (calls, once the first has come).
+    flops_per_step: FLOPs of this rank's share of a step (6 x parameters x tokens for a dense transformer, without
+        recomputation); then the MFU is told. peak_flops: of its accelerator, a second; known for some GPUs.
+    phases: whether to measure data wait, forward, backward, optimizer and the wait for other ranks.
     """
     global _hook
     try:
         detach()
         _hook = _make(
             model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep,
-            role,
+            role, flops_per_step, peak_flops,
         )  # fmt: skip
-        if optimizer is not None and step_on != "call":
-            _follow(optimizer, _hook, step_on)
+        counts = _counter(_hook, step_on) if optimizer is not None and step_on != "call" else None
+        _measure(_hook, model, optimizer, counts, phases)
     except Exception as error:
         warnings.warn("pitcrew: not attached: %s: %s" % (type(error).__name__, error), RuntimeWarning, stacklevel=2)
     return _hook
 
 
 def _make(
-    model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep, role
-):
+    model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep,
+    role, flops_per_step, peak_flops,
+):  # fmt: skip
     import torch
 
     from . import chooser, torchstate
@@ -81,6 +88,10 @@ def _make(
     if default:
         state = torchstate.DataParallelState(model, optimizer, extra)
         save_fn, load_fn = state.save, state.load
+
+    index, uuid, peak = torchstate.device_of(model), "", 0.0
+    if index is not None:
+        uuid, peak = torchstate.about_device(index)
 
     def exchange():
         store = torchstate.default_store()
@@ -100,30 +111,47 @@ def _make(
         keep=keep,
         exchange=exchange,
         torch_version=torch.__version__,
+        gpu=uuid,
         role=role,
     )
-    if torch.cuda.is_available():
-        hook.loss_reader = torchstate.LossReader()
+    hook.ring.set("flops_per_step", float(flops_per_step or 0.0))
+    hook.ring.set("peak_flops", float(peak_flops or peak))
+    if index is not None:
+        from .devicetime import DeviceProbe
+
+        hook.device = DeviceProbe(torchstate.CudaDevice(index), hook.ring, hook.trouble)
     return hook
 
 
-def _follow(optimizer, hook, step_on):
-    from . import torchstate
-
+def _counter(hook, step_on):
     waiting = []  # "auto": the first optimizer step waits here for a call of `step` to say who counts
 
-    def counts(nanoseconds):
+    def counts():
         if hook.counted_by_call:
             return
         if step_on == "auto" and not waiting:
-            waiting.append(nanoseconds)
+            waiting.append(True)
             return
-        if waiting and waiting[0] is not None:
-            waiting[0] = None
-            hook.step_of_optimizer(nanoseconds)
-        hook.step_of_optimizer(nanoseconds)
+        if waiting and waiting[0]:
+            waiting[0] = False
+            hook.step_of_optimizer()
+        hook.step_of_optimizer()
 
-    torchstate.follow_optimizer(optimizer, hook, counts)
+    return counts
+
+
+def _measure(hook, model, optimizer, counts, phases):
+    from .phases import Phases
+
+    hook.probes = Phases(hook.phases, hook.device)
+    hook.at_end.append(hook.probes.detach)
+    if optimizer is not None and (phases or counts):
+        hook.probes.follow_optimizer(optimizer, counts or (lambda: None))
+    if phases:
+        hook.probes.follow_data_loaders()
+        if model is not None:
+            hook.probes.follow_forward(model)
+        hook.probes.follow_backward(model.parameters() if model is not None and hook.world_size > 1 else ())
 
 
 def attached():
@@ -139,16 +167,24 @@ def detach():
         hook.close()
 
 
-def step(loss=None, *, step=None, grad_norm=None, samples=0):
+def step(loss=None, *, step=None, grad_norm=None, samples=0, tokens=0):
     """A training step has ended, on every rank equally often.
 
-    loss: a float or a tensor; one on a GPU is read now and then without waiting for it. step: the number of steps
-    completed, where you count yourself. grad_norm: a float. samples: tokens or samples this rank processed in the step.
+    loss, grad_norm: floats or tensors; those on a GPU are read now and then without waiting for them. step: the number
+    of steps completed, where you count yourself. samples or tokens: how many this rank processed in the step.
     """
     if _hook is not None:
         if not _hook.counted_by_call:
             _hook.count_by_call()
-        _hook.step(loss, step=step, grad_norm=grad_norm, samples=samples)
+        if tokens:
+            _hook.count_tokens()
+        _hook.step(loss, step=step, grad_norm=grad_norm, samples=tokens or samples)
+
+
+def data(iterable):
+    """for batch in pitcrew.data(batches): ... measures how long training waits for data. A torch DataLoader needs no
+    such call: it is measured anyway."""
+    return iterable if _hook is None or _hook.probes is None else _hook.probes.data(iterable)
 
 
 def section(name):

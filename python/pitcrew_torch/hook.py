@@ -24,6 +24,7 @@ from .ring import (
     EXIT_EXCEPTION,
     FLAG_CAN_SAVE,
     FLAG_LAUNCHER,
+    FLAG_TOKENS,
     RECORD_GRAD_NORM,
     RECORD_LOSS,
     RECORD_NOT_FINITE,
@@ -36,7 +37,25 @@ from .side import LEFT, Side, leave
 
 _now = time.monotonic_ns
 _infinity = math.inf
+_NOTHING = (0,) * 5
 LAST_WORDS = 0.2  # seconds an ending process waits for its last message to leave
+
+
+def _on_device(value):
+    device = getattr(value, "device", None)
+    return device is not None and device.type != "cpu"
+
+
+def _there(value):
+    """The value if it lives on a device, else None."""
+    return value if _on_device(value) else None
+
+
+def _here(value):
+    """The value as a float, or None for one that only a device knows yet: reading it would wait."""
+    if _on_device(value):
+        return None
+    return float(value.item() if hasattr(value, "item") else value)  # torch warns of float() on what has a gradient
 
 
 class LoadContext:
@@ -66,6 +85,7 @@ class Hook:
         keep=3,
         exchange=chooser.Alone,
         torch_version="",
+        gpu="",
         role=None,
         environ=None,
     ):
@@ -93,7 +113,10 @@ class Hook:
         self._in_step = False
         self.counted_by_call = False
         self._by_optimizer = 0
-        self.loss_reader = None  # torchstate puts one here for losses that live on a device
+        self.phases = [0] * 5  # ns of this step so far, in the order of ring.DATA ... ring.COMM
+        self.device = None  # a DeviceProbe where training runs on an accelerator
+        self.probes = None  # phases.Phases, where attach measures them
+        self.at_end = []  # called when training is over
 
         directory = environ.get("PITCREW_DIR")
         flags = (FLAG_LAUNCHER if environ.get("PITCREW_LAUNCHER") else 0) | (FLAG_CAN_SAVE if self.can_save else 0)
@@ -104,7 +127,7 @@ class Hook:
             world_size=self.world_size,
             attempt=self.attempt,
             flags=flags,
-            gpu_uuid=gpu_uuid(environ, self.local_rank),
+            gpu_uuid=gpu or gpu_uuid(environ, self.local_rank),
             torch_version=torch_version,
             job_uid=environ.get("PITCREW_JOB_UID", ""),
             role=environ.get("PITCREW_ROLE", "") if role is None else role,
@@ -123,8 +146,8 @@ class Hook:
                 self.world_size,
                 self.attempt,
                 keep,
-                done=lambda step, ns: self.ring.checkpoint(step, _now(), ns),
-                trouble=self._trouble,
+                done=lambda step, ns, size: self.ring.checkpoint(step, _now(), ns, size),
+                trouble=self.trouble,
             )
         self._side = None
         if directory:
@@ -133,54 +156,61 @@ class Hook:
 
     # ---- the training thread
 
-    def step(self, loss=None, *, step=None, grad_norm=None, samples=0, optimizer_ns=0):
+    def step(self, loss=None, *, step=None, grad_norm=None, samples=0):
         """A training step has ended. See `pitcrew_torch.step`."""
         try:
             now = _now()
             done = self._done_step + 1 if step is None else step
             flags = 0
             value = norm = 0.0
+            device = self.device
+            if device is not None and device.measures():
+                device.values(_there(loss), _there(grad_norm))
             if loss is not None:
                 if type(loss) is not float:
-                    loss = self._loss(loss)
+                    loss = _here(loss)
                 if loss is not None:
                     value = loss
-                    flags = RECORD_LOSS if -_infinity < value < _infinity else RECORD_LOSS | RECORD_NOT_FINITE
+                    flags = RECORD_LOSS
+                    if not -_infinity < value < _infinity:
+                        flags |= RECORD_NOT_FINITE
+                        self.ring.nonfinite()
             if grad_norm is not None:
-                norm = float(grad_norm)
-                flags |= RECORD_GRAD_NORM
+                grad_norm = _here(grad_norm)
+                if grad_norm is not None:
+                    norm = grad_norm
+                    flags |= RECORD_GRAD_NORM
+                    if not -_infinity < norm < _infinity:
+                        self.ring.nonfinite()
             if not self._in_step:
                 self._enter("step")
-            sequence = self._record(done, now, now - self._last, 1, flags, value, norm, samples, optimizer_ns)
+            phases = self.phases
+            sequence = self._record(done, now, now - self._last, 1, flags, value, norm, samples, *phases)
+            phases[:] = _NOTHING
             self._last = now
             self._done_step = done
-            if self.loss_reader is not None:
-                self.loss_reader.collect(self.ring, sequence)
+            if device is not None:
+                device.step(sequence, now)
             if done >= self._next_save:
                 self._periodic(done)
             if done >= self._rounds.stop_at:
                 self._hold(done)
         except Exception as error:
-            self._trouble(error)
+            self.trouble(error)
 
-    def step_of_optimizer(self, nanoseconds):
+    def step_of_optimizer(self):
         """The optimizer has stepped and nobody calls `step` (so far)."""
         self._by_optimizer += 1
-        self.step(optimizer_ns=nanoseconds)
+        self.step()
 
     def count_by_call(self):
         """The first call of `step` has come: from now on calls count, and what the optimizer counted is taken back."""
         self.counted_by_call = True
         self._done_step -= self._by_optimizer
 
-    def _loss(self, loss):
-        """A loss as a float, or None for one that only a device knows yet."""
-        device = getattr(loss, "device", None)
-        if device is None or device.type == "cpu":
-            return float(loss)
-        if self.loss_reader is not None:
-            self.loss_reader.offer(loss)
-        return None
+    def count_tokens(self):
+        """Records count tokens and not samples."""
+        self.ring.flag(FLAG_TOKENS)
 
     def _periodic(self, done):
         self._next_save = done - done % self._every + self._every
@@ -202,19 +232,22 @@ class Hook:
     @contextlib.contextmanager
     def section(self, name):
         """What runs inside is not a training step: its time is judged apart."""
-        before, began = self._section, _now()
+        before, began, last, done = self._section, _now(), self._last, self._done_step
+        phases = self.phases[:]
         try:
             self._enter(name)
         except Exception as error:
-            self._trouble(error)
+            self.trouble(error)
         try:
             yield
         finally:
             try:
                 self._enter(before)
-                self._last += _now() - began
+                now = _now()  # what was inside is no part of the next step, nested sections counted once
+                self._last = last + now - began if self._done_step == done else now
+                self.phases[:] = phases
             except Exception as error:
-                self._trouble(error)
+                self.trouble(error)
 
     @property
     def step_count(self):
@@ -352,6 +385,8 @@ class Hook:
             return
         try:
             self._over = True
+            while self.at_end:
+                self.at_end.pop()()
             if self._saver is not None and self._failed is None:
                 self._saver.wait(10.0)  # the last periodic checkpoint's receipt and manifest
             self._enter("out")
@@ -365,13 +400,13 @@ class Hook:
             if self._side is not None:
                 self._side.stop()
         except Exception as error:
-            self._trouble(error)
+            self.trouble(error)
 
     def _in_child(self):
         if self._side is not None:
             self._side.close_in_child()
 
-    def _trouble(self, error):
+    def trouble(self, error):
         text = error if isinstance(error, str) else "%s: %s" % (type(error).__name__, error)
         try:
             self.ring.error(text)

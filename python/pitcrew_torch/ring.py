@@ -23,6 +23,7 @@ FLAG_LAUNCHER, FLAG_CAN_SAVE, FLAG_SNAPSHOT, FLAG_RESUMED, FLAG_SETTLES, FLAG_TO
 EXIT_RUNNING, EXIT_CLEAN, EXIT_EXCEPTION = 0, 1, 2
 RECORD_LOSS, RECORD_GRAD_NORM, RECORD_NOT_FINITE, RECORD_DEVICE = 1, 2, 4, 8
 
+DATA, FORWARD, BACKWARD, OPTIMIZER, COMM = range(5)  # a step's parts, in the order in which `record` takes them
 SECTIONS = ("setup", "step", "checkpoint", "eval", "held", "out", "other")
 SECTION_NUMBER = {name: number for number, name in enumerate(SECTIONS)}
 OTHER = SECTION_NUMBER["other"]
@@ -184,6 +185,9 @@ class Ring:
             size = int(fmt[:-1])
             self._bytes[offset : offset + size] = value if name == "magic" else _text(value, size)
 
+    def flag(self, flag):
+        self._u32[_U32["flags"]] |= flag
+
     def beat(self, now):
         self._u64[_HEARTBEAT] = now
 
@@ -218,11 +222,11 @@ class Ring:
         self._u64[_U64["resumed_step"]] = step
         self._u64[_STEP_NS] = now
         self._u64[_STEP] = step
-        self._u32[_U32["flags"]] |= FLAG_RESUMED
+        self.flag(FLAG_RESUMED)
 
     def record(
-        self, step, now, duration, section=1, flags=0, loss=0.0, grad_norm=0.0, samples=0, data=0, forward=0, backward=0,
-        optimizer=0, comm=0,
+        self, step, now, duration, section=1, flags=0, loss=0.0, grad_norm=0.0, samples=0, data=0, forward=0,
+        backward=0, optimizer=0, comm=0,
     ):  # fmt: skip
         """A step ended. Called on the training thread: a few stores, no system call. Durations in ns, 0 for unknown."""
         u64 = self._u64

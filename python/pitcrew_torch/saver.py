@@ -65,7 +65,7 @@ class SaveContext:
 
 
 class Saver:
-    """done(step, save_ns): told when this rank's part is on disk. trouble(text): told of every failure."""
+    """done(step, save_ns, bytes): told when this rank's part is on disk. trouble(text): told of every failure."""
 
     def __init__(self, root, save_fn, rank, world_size, attempt, keep, done, trouble):
         self.root = root
@@ -105,8 +105,8 @@ class Saver:
             return {"dir": directory, "files": [], "bytes": 0, "seconds": seconds, "error": text[:500]}
         seconds = time.monotonic() - began
         self._seconds.append(seconds)
-        self._done(step, int(seconds * 1e9))
         size = sum(e["bytes"] for e in entries)
+        self._done(step, int(seconds * 1e9), size)
         return {"dir": directory, "files": entries, "bytes": size, "seconds": round(seconds, 6)}
 
     def periodic(self, step):
@@ -196,7 +196,7 @@ class Saver:
         checkpoint.write_receipt(directory, self._rank, step, self._attempt, self._world_size, entries)
         seconds = time.monotonic() - began
         self._seconds.append(seconds)
-        self._done(step, int(seconds * 1e9))
+        self._done(step, int(seconds * 1e9), sum(e["bytes"] for e in entries))
 
     def _assemble(self, step, directory, until):
         """True when there is nothing left to do for this directory."""

@@ -1,4 +1,4 @@
-"""What the hook needs from torch: the state of a DDP job, the exchange between ranks, the optimizer's step.
+"""What the hook needs from torch: the state of a DDP job, the exchange between ranks, the accelerator.
 
 Needs torch >= 1.13 and nothing else (no numpy). Uses no collective and synchronises no device.
 """
@@ -8,13 +8,10 @@ import json
 import os
 import random
 import sys
-import time
-import types
 
 import torch
 
 MODEL = "model.pt"
-READ_LOSS_EVERY = 32  # steps between two reads of a loss that lives on a device
 
 
 def state_name(rank):
@@ -123,52 +120,77 @@ def default_store():
     return torch.distributed.distributed_c10d._get_default_store()
 
 
-class LossReader:
-    """Reads a loss that lives on a device without waiting for it: now and then a copy into pinned memory is queued,
-    and taken when its event says it has arrived."""
+class CudaDevice:
+    """The accelerator of this process, for devicetime.DeviceProbe (ROCm's torch calls it cuda too)."""
 
-    def __init__(self):
-        self._skip = 0
-        self._copy = None  # (event, pinned tensor, the record's sequence number or None until known)
+    def __init__(self, index):
+        self._index = index
+        self._free = []
 
-    def offer(self, loss):
-        self._skip -= 1
-        if self._skip > 0 or self._copy is not None or loss.device.type != "cuda":
-            return
-        self._skip = READ_LOSS_EVERY
-        pinned = torch.empty((), dtype=loss.dtype, pin_memory=True)
-        pinned.copy_(loss.detach().reshape(()), non_blocking=True)
-        event = torch.cuda.Event()
+    def event(self):
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
         event.record()
-        self._copy = [event, pinned, None]
+        return event
 
-    def collect(self, ring, sequence):
-        copy = self._copy
-        if copy is None:
-            return
-        if copy[2] is None:
-            copy[2] = sequence
-        elif copy[0].query():
-            self._copy = None
-            value = float(copy[1])
-            finite = value - value == 0.0
-            ring.amend(copy[2], 1 if finite else 1 | 4, loss=value)
+    def recycle(self, events):
+        self._free.extend(events)
+
+    @staticmethod
+    def capturing():
+        return torch.cuda.is_current_stream_capturing()
+
+    @staticmethod
+    def copy(tensor):
+        """A copy in pinned memory, queued behind the work that computes the tensor."""
+        pinned = torch.empty((), dtype=tensor.dtype, pin_memory=True)
+        return pinned.copy_(tensor.detach().reshape(()), non_blocking=True)
+
+    @staticmethod
+    def read(copy):
+        return float(copy)
+
+    def memory(self):
+        """Bytes in use, held and most in use, and how often an allocation succeeded only with an emptied cache.
+
+        Asks this process's allocator, not the device. Only for the training thread: another would wait with the
+        interpreter's lock while the training thread hangs in the allocator."""
+        stats = torch.cuda.memory.memory_stats_as_nested_dict(self._index)
+        used, held = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        return used["current"], held["current"], used["peak"], stats["num_alloc_retries"]
 
 
-def follow_optimizer(optimizer, hook, counts):
-    """Call hook.step() after each optimizer.step() of this instance, as long as counts() says so.
+def device_of(model):
+    """The CUDA device that the model's first parameter is on, as a number, or None."""
+    parameter = next(iter(model.parameters()), None) if hasattr(model, "parameters") else None
+    if parameter is None or parameter.device.type != "cuda":
+        return None
+    return torch.cuda.current_device() if parameter.device.index is None else parameter.device.index
 
-    torch 1.13 has no optimizer step hooks, so the instance's method is wrapped, in a way that learning rate schedulers
-    go on working with: they wrap it too, need `__self__` and `__func__`, and look for their own mark on it
-    (`_with_counter`; in torch 2 `_wrapped_by_lr_sched`).
-    """
-    inner = optimizer.step
 
-    def step(self, *args, **kwargs):
-        began = time.monotonic_ns()
-        result = inner(*args, **kwargs)
-        counts(time.monotonic_ns() - began)
-        return result
+# Dense FLOP/s of one accelerator in BF16 (V100: FP16), by a part of its name; the longest that fits counts. From
+# NVIDIA's data sheets, most of which print twice as much, for sparse matrices.
+_PEAK_FLOPS = {
+    "V100": 125e12,
+    "A100": 312e12,
+    "L4": 121e12,
+    "L40S": 362e12,
+    "H100": 989e12,
+    "H100 PCIe": 756e12,
+    "H200": 989e12,
+    "B200": 2250e12,
+    "GB200": 2500e12,
+}
 
-    step.__dict__.update(getattr(inner, "__dict__", {}))
-    optimizer.step = types.MethodType(step, optimizer)
+
+def peak_flops(name):
+    """FLOP/s of an accelerator with this name, 0.0 when unknown."""
+    words = name.replace("-", " ")
+    known = [n for n in _PEAK_FLOPS if (" %s " % n) in (" %s " % words)]
+    return _PEAK_FLOPS[max(known, key=len)] if known else 0.0
+
+
+def about_device(index):
+    """(UUID in NVIDIA's spelling or "", peak FLOP/s or 0.0) of a device that this process uses already."""
+    properties = torch.cuda.get_device_properties(index)
+    uuid = str(getattr(properties, "uuid", ""))  # torch >= 2.4
+    return (uuid if not uuid or uuid.startswith(("GPU-", "MIG-")) else "GPU-" + uuid), peak_flops(properties.name)

@@ -91,9 +91,9 @@ def test_a_directory_that_cannot_be_written_costs_one_warning(tmp_path):
     directory.chmod(stat.S_IRUSR | stat.S_IXUSR)
     code = (
         "import os, warnings\n"
+        "from pitcrew_torch.hook import Hook\n"  # before it is anybody who may not read root's Python
         "if os.geteuid() == 0: os.setgid(65534); os.setuid(65534)\n"
         "seen = []; warnings.showwarning = lambda *a, **k: seen.append(a); warnings.simplefilter('always')\n"
-        "from pitcrew_torch.hook import Hook\n"
         "h = Hook()\n"
         "for _ in range(3): h.step(1.0)\n"
         "assert h.step_count == 3 and len(seen) == 1, seen\n"
