@@ -151,6 +151,14 @@ func TestBetweenFourAndSixOfTenPeersAbstain(t *testing.T) {
 	}
 }
 
+func TestHalfOfARoleThatStaysSlowIsLearntAndTheNextIsFound(t *testing.T) {
+	half, next := from(5, 1.4, 60, 9999), from(1, 1.3, 500, 9999)
+	s := sim{rng: rand.New(rand.NewPCG(5, 9)), offsets: even(10), noise: 0.01, factor: func(r, m int) float64 { return half(r, m) * next(r, 9-m) }}
+	if f := s.play(t, 560, false); !slices.Equal(named(f), []int{9}) {
+		t.Errorf("%+v", f)
+	}
+}
+
 func TestMoreThanSixOfTenAreTheJobAlsoWhenTheyRecover(t *testing.T) {
 	for _, noise := range []float64{0.005, 0.03} {
 		for k := 7; k <= 10; k++ {
@@ -299,5 +307,34 @@ func TestARoundAllocatesNothing(t *testing.T) {
 	r := 150
 	if n := testing.AllocsPerRun(140, func() { g.RoundLoad(int64(r), rounds[r][0], rounds[r][1]); r++ }); n != 0 {
 		t.Errorf("%v allocations a round, with nine members open", n)
+	}
+}
+
+func TestWhateverTheNoiseFewHealthyMembersAreNamed(t *testing.T) {
+	for name, draw := range map[string]func(*rand.Rand, *float64) float64{
+		"normal": func(r *rand.Rand, _ *float64) float64 { return r.NormFloat64() },
+		"skewed": func(r *rand.Rand, _ *float64) float64 { return (math.Exp(0.6*r.NormFloat64()) - math.Exp(0.18)) / 0.79 },
+		"t with three degrees of freedom": func(r *rand.Rand, _ *float64) float64 {
+			a, b, c := r.NormFloat64(), r.NormFloat64(), r.NormFloat64()
+			return r.NormFloat64() / math.Sqrt(a*a+b*b+c*c)
+		},
+		"correlated by 0.9 from round to round": func(r *rand.Rand, was *float64) float64 {
+			*was = 0.9**was + math.Sqrt(0.19)*r.NormFloat64()
+			return *was
+		},
+	} {
+		for _, n := range []int{8, 64} {
+			rng := rand.New(rand.NewPCG(uint64(n), 5))
+			g, was, v, found := group(t, n), make([]float64, n), make([]float64, n), 0
+			for r := range 80000 / n {
+				for i := range v {
+					v[i] = math.Exp(0.08 * draw(rng, &was[i]))
+				}
+				found += len(named(g.Round(int64(r), v)))
+			}
+			if found > 2 {
+				t.Errorf("%s noise, %d members: %d of 80,000 values", name, n, found)
+			}
+		}
 	}
 }

@@ -6,7 +6,8 @@ import (
 )
 
 const (
-	suspectScore = 2.5 // … and that keep a member from being learnt, and count it as changed
+	suspectScore = 2.5 // standard errors that keep a member from being learnt, and count it as changed
+	newNormal    = 128 // rounds without a measure, after which what is there is learnt
 	lowerPart    = 0.3 // of the means, from which the middle is taken when members stand out
 	longTimes    = 3   // job: rounds that most of a role must be up …
 	levelRounds  = 30  // … and after which its level is the new one
@@ -17,6 +18,8 @@ const (
 // floors of the mean over each window: what is less is nobody's business, however certain.
 var floors = [windows]float64{0.15, 0.14, 0.13, 0.12}
 
+// openScores are the standard errors of a mean that open a finding: the noise of real roles is skewed upwards, which means over
+// few rounds show most.
 var openScores = [windows]float64{7, 6, 5, 5}
 
 // judging is the scratch space of judge.
@@ -69,7 +72,7 @@ func (g *Group) evidence(m *member) (e evidence) {
 			continue
 		}
 		e.score, e.change, e.window = score, change, k
-		if change >= floors[k] && score >= openScores[k] && g.lasting(m, k) {
+		if change >= max(floors[k], g.noise.tail[k].threshold(len(g.m), l)) && score >= openScores[k] && g.lasting(m, k) {
 			e.opens = true
 		}
 	}
@@ -87,7 +90,8 @@ func (g *Group) lasting(m *member, k int) bool {
 	return n >= (2*lengths[k]+2)/3
 }
 
-func (g *Group) judge(t int64, v []float64, have int, job bool) {
+// judge opens and ends findings. It says whether so many members changed that the peers are no measure.
+func (g *Group) judge(t int64, v []float64, have int, job bool) (abstains bool) {
 	g.bases()
 	changed := 0
 	for i := range g.m {
@@ -96,12 +100,14 @@ func (g *Group) judge(t int64, v []float64, have int, job bool) {
 			continue
 		}
 		e := g.evidence(m)
-		m.suspect = e.score >= suspectScore
+		if m.suspect = e.score >= suspectScore; !m.suspect {
+			g.noise.episode(m)
+		}
 		if m.suspect || m.open {
 			changed++
 		}
 	}
-	share := float64(changed) / float64(have)
+	abstains = float64(changed) > abstainFrom*float64(have)
 	for i := range g.m {
 		m := &g.m[i]
 		if math.IsNaN(m.y) {
@@ -112,13 +118,15 @@ func (g *Group) judge(t int64, v []float64, have int, job bool) {
 		case m.blind:
 		case m.open:
 			g.ending(t, i, v[i], have)
-		case e.opens && !job && share <= abstainFrom:
+		case e.opens && !job && !abstains:
 			m.open, m.good, m.opened = true, 0, e.change
 			m.onset = g.onset(m, e)
 			g.open++
+			m.peak = [windows]float64{}
 			g.out = append(g.out, g.slow(i, v[i], have, e.change, e.score))
 		}
 	}
+	return abstains
 }
 
 // onset is the round from which on the sum of what exceeds half of the change is largest: the likeliest start of a step of that

@@ -62,8 +62,10 @@ func (w *window) back(i int) float64 { return float64(w.last[uint(w.n-1-i)%histo
 // noise is what the healthy members of a role show.
 type noise struct {
 	scale  float64 // of a distance
+	learnt int     // rounds behind it
 	mean   [windows]float64
 	rounds [windows]int
+	tail   [windows]tail
 	doubt  float64 // variance of an offset, for having been seen in few rounds
 	share  float64 // of an offset that is believed
 }
@@ -96,7 +98,7 @@ func (n *noise) variance(m *member, k int) float64 {
 func (g *Group) gather() (triggered bool) {
 	n := &g.noise
 	limit := max(clipMost*n.scale, clipLow)
-	var means, full [windows]float64
+	var means, full, most [windows]float64
 	all := 0.0
 	for i := range g.m {
 		m := &g.m[i]
@@ -108,6 +110,17 @@ func (g *Group) gather() (triggered bool) {
 		apart := m.suspect || m.open
 		triggered = triggered || apart
 		m.suspect = false
+		if !apart {
+			for k := range most {
+				if w.sum[k] > most[k] {
+					most[k] = w.sum[k]
+				}
+			}
+		} else {
+			for k := range most {
+				m.peak[k] = max(m.peak[k], w.sum[k]*shares[k])
+			}
+		}
 		// What is in a window that is not full yet is taken as less than it is.
 		a, b, c, d := math.Abs(w.sum[0])*shares[0], math.Abs(w.sum[1])*shares[1], math.Abs(w.sum[2])*shares[2], math.Abs(w.sum[3])*shares[3]
 		if a >= floors[0]/2 || b >= floors[1]/2 || c >= floors[2]/2 || d >= floors[3]/2 {
@@ -130,9 +143,10 @@ func (g *Group) gather() (triggered bool) {
 		}
 	}
 	for k := range lengths {
-		if full[k] += all; full[k] > 0 {
+		if full[k] += all; full[k] > 0 && !g.apart {
 			n.rounds[k]++
 			n.mean[k] += rate(n.rounds[k]) * (1.2533*means[k]/full[k] - n.mean[k])
+			n.tail[k].add(most[k]*shares[k], lengths[k])
 		}
 	}
 	return triggered
@@ -157,14 +171,15 @@ func rate(n int) float64 {
 	return 1 / float64(n)
 }
 
-// learn takes the round into the offsets and the noise; what is judged slow is not learnt.
-func (g *Group) learn(job bool) {
+// learn takes the round into the offsets and the noise; what is judged slow is not learnt, and nothing while much of the role is
+// apart.
+func (g *Group) learn() {
 	n := &g.noise
 	sum, squares, members, rounds := 0.0, 0.0, 0, 0
 	wide := max(clipMost*n.scale, clipLow)
 	for i := range g.m {
 		m := &g.m[i]
-		if math.IsNaN(m.y) || m.blind || m.suspect || m.open || job && m.rounds >= learnRounds {
+		if math.IsNaN(m.y) || m.blind || m.suspect || m.open || g.apart && m.rounds >= learnRounds {
 			continue
 		}
 		if g.load.given {
@@ -190,8 +205,8 @@ func (g *Group) learn(job bool) {
 	if members == 0 {
 		return
 	}
-	if g.rounds > 1 { // in the first round the distances are the offsets
-		n.scale += rate(g.rounds-1) * (1.2533*sum/float64(members) - n.scale)
+	if n.learnt++; n.learnt > 1 { // in the first round the distances are the offsets
+		n.scale += rate(n.learnt-1) * (1.2533*sum/float64(members) - n.scale)
 	}
 	n.doubt = n.scale * n.scale / float64(min(rounds, offsetN))
 	between := max(0, squares/float64(members)-n.doubt)

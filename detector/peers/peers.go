@@ -69,7 +69,8 @@ type member struct {
 	blind                     bool // its load is not known
 	onset                     int64
 	window                    window
-	suspect                   bool // not learnt from
+	suspect                   bool             // not learnt from
+	peak                      [windows]float64 // of the means while it is
 	open                      bool
 	good                      int // rounds back among its peers
 	opened                    float64
@@ -87,14 +88,17 @@ type Group struct {
 	scratch []float64
 	rounds  int
 	held    int // rounds without a judgement
-	noise   noise
-	load    load
-	level   level
-	middle  middle // of this round, in distances
-	times   [history]int64
-	judging judging
-	open    int // slow or imbalanced, and not ended
-	out     []Finding
+
+	abstained int  // rounds in a row
+	apart     bool // much of the role, or all of it: nothing of the round is learnt
+	noise     noise
+	load      load
+	level     level
+	middle    middle // of this round, in distances
+	times     [history]int64
+	judging   judging
+	open      int // slow or imbalanced, and not ended
+	out       []Finding
 }
 
 // New makes a group of n members.
@@ -111,11 +115,20 @@ func New(n int) (*Group, error) {
 func (g *Group) Attempt() {
 	clear(g.m)
 	x := g.load.x
-	g.rounds, g.open, g.noise, g.load, g.level = 0, 0, noise{}, load{x: x}, level{}
+	g.rounds, g.open, g.abstained, g.apart, g.noise, g.load, g.level = 0, 0, 0, false, noise{}, load{x: x}, level{}
 }
 
 // Workload says that the job announced other work: a new level of the whole role is expected, members' offsets stay.
 func (g *Group) Workload() { g.level.forget() }
+
+// forget lets what is there become normal: half of a role that stays apart is how the role is.
+func (g *Group) forget() {
+	for i := range g.m {
+		m := &g.m[i]
+		m.offset, m.scale, m.rounds, m.window, m.suspect, m.peak = 0, 0, 0, window{}, false, [windows]float64{}
+	}
+	g.noise, g.apart = noise{}, false
+}
 
 // Held counts rounds that were not judged for too few values.
 func (g *Group) Held() int { return g.held }
@@ -160,10 +173,16 @@ func (g *Group) RoundLoad(t int64, v, load []float64) []Finding {
 	g.distances()
 	triggered := g.gather()
 	job := g.level.judge(g, t)
-	if triggered {
-		g.judge(t, v, have, job)
+	if triggered && g.judge(t, v, have, job) {
+		g.abstained++
+	} else {
+		g.abstained = 0
 	}
-	g.learn(job)
+	if g.abstained == newNormal {
+		g.forget()
+	}
+	g.apart = job || g.abstained > 0
+	g.learn()
 	g.order()
 	return g.out
 }
@@ -190,7 +209,12 @@ func (g *Group) distances() {
 	g.scratch = s
 	g.middle = middleOf(s)
 	for i := range g.m {
-		if m := &g.m[i]; !math.IsNaN(m.y) {
+		m := &g.m[i]
+		switch {
+		case math.IsNaN(m.y):
+		case m.rounds < learnRounds: // of two halves that lie apart, either is the other's middle: offsets would not settle
+			m.d -= g.middle.mid
+		default:
 			m.d -= g.middle.without(m.d)
 		}
 	}
