@@ -19,6 +19,7 @@ type PeerFigures struct {
 	Several    PeerCase        `json:"up_to_forty_percent_slow"`
 	Loaded     []PeerCase      `json:"the_same_on_pipelines_with_the_load_of_each_replica_given"`
 	Roles      map[string]Pair `json:"shares_by_role"`
+	Late       PeerCase        `json:"one_slow_of_trace_se_after_400_drawn_rounds"`
 	Healthy    PeerHealth      `json:"healthy"`
 	Imbalanced []string        `json:"ar_named"` // role/rank
 	SE         []string        `json:"se_named"`
@@ -85,88 +86,6 @@ func (c *PeerCase) add(slow []int, got []naming, from, to int) {
 	c.First, c.All = float64(c.first)/float64(c.N), float64(c.all)/float64(c.N)
 }
 
-// role is the rounds of one role: values by round and member.
-type role struct {
-	name    string
-	members []string
-	rounds  [][]float64
-	load    [][]float64 // of each member and round: what its replica took on the other stages; nil: there are none
-}
-
-// stragglerRoles reads compute time by pipeline stage: ranks of one stage do the same work.
-func stragglerRoles(dir, trace string) ([]role, error) {
-	type key struct{ step, member int }
-	values := map[int]map[key]float64{}
-	replica := map[int]int{}
-	byReplica := map[key]map[int]float64{} // step and replica: by stage
-	cols := []string{"step", "rank", "stage", "sum_s_backward-compute", "sum_s_forward-compute", "dp_rank"}
-	err := readCSV(filepath.Join(dir, "stragglers", "per_step_rank_"+trace+".csv.gz"), cols, func(c []string) error {
-		n := make([]float64, len(c))
-		for i, x := range c {
-			v, err := strconv.ParseFloat(x, 64)
-			if err != nil {
-				return err
-			}
-			n[i] = v
-		}
-		stage := int(n[2])
-		if values[stage] == nil {
-			values[stage] = map[key]float64{}
-		}
-		values[stage][key{int(n[0]), int(n[1])}] = n[3] + n[4]
-		replica[int(n[1])] = int(n[5])
-		at := key{int(n[0]), int(n[5])}
-		if byReplica[at] == nil {
-			byReplica[at] = map[int]float64{}
-		}
-		byReplica[at][stage] = n[3] + n[4]
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	var out []role
-	for stage, v := range values {
-		var steps, members []int
-		for k := range v {
-			steps, members = append(steps, k.step), append(members, k.member)
-		}
-		slices.Sort(steps)
-		slices.Sort(members)
-		steps, members = slices.Compact(steps), slices.Compact(members)
-		r := role{name: fmt.Sprintf("%s stage %d", trace, stage)}
-		for _, m := range members {
-			r.members = append(r.members, strconv.Itoa(m))
-		}
-		for _, s := range steps {
-			row, load := make([]float64, len(members)), make([]float64, len(members))
-			for i, m := range members {
-				x, ok := v[key{s, m}]
-				if !ok {
-					x = math.NaN()
-				}
-				row[i] = x
-				var others []float64
-				for st, x := range byReplica[key{s, replica[m]}] {
-					if st != stage {
-						others = append(others, x)
-					}
-				}
-				load[i] = median(others)
-			}
-			r.rounds, r.load = append(r.rounds, row), append(r.load, load)
-		}
-		out = append(out, r)
-	}
-	slices.SortFunc(out, func(a, b role) int {
-		if a.name < b.name {
-			return -1
-		}
-		return 1
-	})
-	return out, nil
-}
-
 // naming is what was named, in order, with the round.
 type naming struct {
 	peers.Finding
@@ -201,6 +120,7 @@ const (
 	faultRounds  = 12
 	quietRounds  = 12 // before a fault
 	drawnRounds  = 4000
+	lateRounds   = 400
 	mostSlow     = 0.4 // of a role
 	slowerLeast  = 1.3
 	slowerSpread = 0.7
@@ -242,6 +162,9 @@ func PeerQuality(dir string) (*PeerFigures, error) {
 				if err := out.Healthy.draw(r, rng); err != nil {
 					return nil, err
 				}
+				if err := out.Late.late(r, rng); err != nil {
+					return nil, err
+				}
 			}
 		}
 	}
@@ -280,14 +203,36 @@ func PeerQuality(dir string) (*PeerFigures, error) {
 
 // draw replays a long healthy run.
 func (h *PeerHealth) draw(r role, rng *rand.Rand) error {
-	rounds := make([][]float64, drawnRounds)
-	for i := range rounds {
-		rounds[i] = r.rounds[rng.IntN(len(r.rounds))]
-	}
-	got, err := r.replay(rounds, nil)
+	got, err := r.replay(r.drawn(drawnRounds, rng), nil)
 	h.DrawnRounds += drawnRounds * len(r.members)
 	h.DrawnNamed += len(got)
 	return err
+}
+
+func (r role) drawn(n int, rng *rand.Rand) [][]float64 {
+	rounds := make([][]float64, n)
+	for i := range rounds {
+		rounds[i] = r.rounds[rng.IntN(len(r.rounds))]
+	}
+	return rounds
+}
+
+// late injects when a role has long been known.
+func (c *PeerCase) late(r role, rng *rand.Rand) error {
+	for range injections {
+		rounds := r.drawn(lateRounds+faultRounds, rng)
+		slow, factor := rng.IntN(len(r.members)), slowerLeast+slowerSpread*rng.Float64()
+		for i := lateRounds; i < len(rounds); i++ {
+			rounds[i] = slices.Clone(rounds[i])
+			rounds[i][slow] *= factor
+		}
+		got, err := r.replay(rounds, nil)
+		if err != nil {
+			return err
+		}
+		c.add([]int{slow}, got, lateRounds, len(rounds))
+	}
+	return nil
 }
 
 // injectPeers slows k members by a factor of 1.3 to 2 from a round on, for twelve rounds.
