@@ -89,4 +89,3 @@ func stragglerRoles(dir, trace string) ([]role, error) {
 	})
 	return out, nil
 }
-
