@@ -114,7 +114,7 @@ func gpu(name, metric, attr, value, unit string, k series.Kind, bad Direction, f
 }
 
 func rank(name, metric, phase, unit string, bad Direction, f Family) Signal {
-	s := Signal{Name: name, Metric: metric, Value: phase, Unit: unit, About: Rank, Kind: series.Ratio, Bad: bad, Family: f, gate: perStep, phases: inStep}
+	s := Signal{Name: name, Metric: metric, Value: phase, Unit: unit, About: Rank, Kind: series.Ratio, Bad: bad, Family: f, gate: perStep, phases: inStep, sparse: true}
 	if phase != "" {
 		s.Attr = "pitcrew.phase"
 	}
@@ -126,9 +126,9 @@ func (s Signal) flat() Signal              { s.Flat = true; return s }
 func (s Signal) in(p phaseSet) Signal      { s.phases = p; return s }
 func (s Signal) as(r role) Signal          { s.role = r; return s }
 func (s Signal) when(g gate) Signal        { s.gate = g; return s }
-func (s Signal) gaps() Signal              { s.sparse = true; return s }
 func (s Signal) from(least float64) Signal { s.least = least; return s }
 func (s Signal) of(k series.Kind) Signal   { s.Kind = k; return s }
+func (s Signal) everyStep() Signal         { s.sparse = false; return s }
 func (s Signal) beyond(v float64) Signal   { s.Certain = v; return s }
 func tells(metric string, r role) Signal   { return Signal{Metric: metric, About: Rank, role: r} }
 func throttle(reason, name string) Signal {
@@ -142,18 +142,18 @@ var Catalogue = []Signal{
 	tells("pitcrew.train.section", roleSection),
 	tells("pitcrew.train.checkpoint.step", roleCheckpoint),
 
-	rank("step-time", "pitcrew.train.step.duration", "", "s", High, Pace),
+	rank("step-time", "pitcrew.train.step.duration", "", "s", High, Pace).everyStep(),
 	rank("throughput", "pitcrew.train.throughput", "", "1/s", Low, Pace).info().as(roleWork),
 	rank("mfu", "pitcrew.train.mfu", "", "1", Low, Pace).info(),
 	rank("compute", "pitcrew.train.compute.duration", "", "s", High, Compute),
 	rank("forward", "pitcrew.train.phase.duration", "forward", "s", High, Compute),
 	rank("backward", "pitcrew.train.phase.duration", "backward", "s", High, Compute),
 	rank("optimizer", "pitcrew.train.phase.duration", "optimizer", "s", High, Compute),
-	rank("launch", "pitcrew.train.launch.latency", "", "s", High, Launch).gaps().from(100e-6),
-	rank("data-wait", "pitcrew.train.phase.duration", "data_wait", "s", High, Input).gaps().from(1e-3),
-	rank("communication", "pitcrew.train.communication.wait", "", "s", Both, Communication).info().gaps(), // who waits is not who is slow
-	rank("loss", "pitcrew.train.loss", "", "1", High, Learning).info().gaps(),
-	rank("grad-norm", "pitcrew.train.grad_norm", "", "1", High, Learning).info().gaps(),
+	rank("launch", "pitcrew.train.launch.latency", "", "s", High, Launch).from(100e-6),
+	rank("data-wait", "pitcrew.train.phase.duration", "data_wait", "s", High, Input).from(1e-3),
+	rank("communication", "pitcrew.train.communication.wait", "", "s", Both, Communication).info(), // who waits is not who is slow
+	rank("loss", "pitcrew.train.loss", "", "1", High, Learning).info(),
+	rank("grad-norm", "pitcrew.train.grad_norm", "", "1", High, Learning).info(),
 	rank("nonfinite", "pitcrew.train.nonfinite", "", "{value}", High, Learning).of(series.Counter).info().when(stepping),
 	rank("memory-allocated", "pitcrew.train.memory.allocated", "", "By", High, Memory).info().when(stepping),
 	rank("memory-reserved", "pitcrew.train.memory.reserved", "", "By", High, Memory).info().when(stepping),
