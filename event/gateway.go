@@ -20,8 +20,8 @@ func GatewayOf(source string) string {
 	return parts[4]
 }
 
-// GatewaySignals are what a gateway may say of a rank or a job: how it compares with its peers. What happened on a node is for that
-// node alone to say.
+// GatewaySignals are what a gateway may say of a rank or a job: how it compares with its peers. It may also say what an operator's
+// alert rule found (cause kind rule). What happened on a node is for that node alone to say.
 var GatewaySignals = []string{"rank/straggler", "rank/imbalance", "rank/absent", "job/slowdown"}
 
 // MayGateway reports why a gateway may not say an event; nil: it may. Nothing that it says is certain, so nothing is a fault or fatal.
@@ -32,7 +32,7 @@ func MayGateway(e Event) error {
 		return fmt.Errorf("event %s is of type %s, which is not a gateway's to say", e.ID, e.Type)
 	case e.Data.Severity == Fatal:
 		return fmt.Errorf("event %s of a gateway calls itself fatal", e.ID)
-	case !slices.Contains(GatewaySignals, signal):
+	case e.Data.Cause.Kind != "rule" && !slices.Contains(GatewaySignals, signal):
 		return fmt.Errorf("event %s says %s, which only the node itself may", e.ID, signal)
 	case e.Data.Cause.Code != "":
 		return fmt.Errorf("event %s of a gateway has a code", e.ID)

@@ -36,3 +36,14 @@ func TestAGatewayComparesRanksAndSaysNothingElse(t *testing.T) {
 		}
 	}
 }
+
+func TestAGatewayMaySayWhatAnAlertRuleFound(t *testing.T) {
+	e := Event{ID: "1", Type: Anomaly, Data: Data{Cause: Cause{Kind: "rule", Name: "GPUHot"}, Severity: Warning}}
+	if err := MayGateway(e); err != nil {
+		t.Error(err)
+	}
+	e.Data.Severity = Fatal
+	if MayGateway(e) == nil {
+		t.Error("a rule's finding may be fatal")
+	}
+}

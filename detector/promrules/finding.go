@@ -24,10 +24,11 @@ type Open struct {
 	event event.Event
 }
 
-// severities says which of ours a rule's label severity means. Others count as warning.
+// severities says which of ours a rule's label severity means. Others count as warning. None is fatal: a rule compares numbers that
+// came over a network, and nothing that it says is certain (event.MayGateway).
 var severities = map[string]event.Severity{
 	"info": event.Info, "none": event.Info, "notice": event.Info, "warning": event.Warning, "warn": event.Warning,
-	"critical": event.Critical, "error": event.Critical, "page": event.Critical, "fatal": event.Fatal, "emergency": event.Fatal,
+	"critical": event.Critical, "error": event.Critical, "page": event.Critical, "fatal": event.Critical, "emergency": event.Critical,
 }
 
 // targets says which labels name what, the first that is there counts: OpenTelemetry's names as Prometheus spells them, then those of
@@ -73,7 +74,7 @@ func (r *Runner) target(l labels.Labels) event.Target {
 	return t
 }
 
-// findings makes events of a change. An alert that was already open before a restart sets its condition and says nothing new.
+// findings makes an event of a change. An alert that was already open before a restart says nothing new.
 func (r *Runner) findings(c change, now time.Time) []detector.Finding {
 	e, key, err := r.event(c, now)
 	if err != nil {
@@ -87,10 +88,10 @@ func (r *Runner) findings(c change, now time.Time) []detector.Finding {
 	switch {
 	case c.fired && was:
 		have.Until = time.Time{}
-		return []detector.Finding{{Event: have.event, Key: key, Active: true, ConditionOnly: true}}
+		return nil
 	case c.fired:
 		r.open[key] = &Open{Key: key, event: e}
-		return []detector.Finding{{Event: e, Key: key, Active: true}}
+		return []detector.Finding{{Event: e, Active: true}}
 	case was:
 		return []detector.Finding{r.recover(have, now)}
 	}
@@ -101,8 +102,8 @@ func (r *Runner) recover(o *Open, now time.Time) detector.Finding {
 	delete(r.open, o.Key)
 	e := o.event
 	e.ID, e.Type, e.Time, e.Subject = event.NewID(e.Source, "recovery", e.ID), event.Recovery, now, ""
-	e.Data.Severity, e.Data.Advice = event.Info, ""
-	return detector.Finding{Event: e, Key: o.Key}
+	e.Data.Severity = event.Info
+	return detector.Finding{Event: e}
 }
 
 func (r *Runner) event(c change, now time.Time) (event.Event, string, error) {
@@ -113,11 +114,11 @@ func (r *Runner) event(c change, now time.Time) (event.Event, string, error) {
 		severity = event.Warning
 	}
 	value := a.value
-	src := event.Source(t.Cluster, r.o.Speaker, r.o.Component)
+	src := event.GatewaySource(t.Cluster, r.o.Speaker, r.o.Component)
 	e := event.Event{
-		ID: event.NewID(src, c.rule.alert, a.labels.String(), strconv.FormatInt(a.since.UnixNano(), 10)), Source: src, Type: event.Fault, Time: now,
+		ID: event.NewID(src, c.rule.alert, a.labels.String(), strconv.FormatInt(a.since.UnixNano(), 10)), Source: src, Type: event.Anomaly, Time: now,
 		Data: event.Data{
-			Target: t, Cause: event.Cause{Kind: "rule", Name: c.rule.alert}, Severity: severity, Advice: a.annotations.Get("advice"), Onset: a.since, Count: 1,
+			Target: t, Cause: event.Cause{Kind: "rule", Name: c.rule.alert}, Severity: severity, Onset: a.since, Count: 1,
 			Evidence: event.Evidence{Signal: bounded(c.rule.expr, maxText), Value: &value, WindowS: c.rule.hold.Seconds(), Baseline: "rule", Raw: words(a.annotations)},
 		},
 	}
@@ -125,7 +126,7 @@ func (r *Runner) event(c change, now time.Time) (event.Event, string, error) {
 	if t.Node == "" { // whoever receives it would take the speaker's node for the one that is meant
 		return e, key, errors.New("its labels name no node (keep one in the expression, as in: sum by (k8s_node_name) (…))")
 	}
-	return e, key, e.Validate()
+	return e, key, errors.Join(e.Validate(), event.MayGateway(e))
 }
 
 // words puts what the rule's author wrote for a reader into one line.
