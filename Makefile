@@ -10,10 +10,13 @@ LDFLAGS := -s -w
 PY      := sandbox/python.sh
 OUT     := bench/out
 
-.PHONY: build demo test lint setup clean bench-recovery bench-hook bench-latency bench-agent bench-detector fuzz
+.PHONY: build router demo test lint setup clean bench-recovery bench-hook bench-latency bench-agent bench-detector fuzz
 
 build: bin/libdcgm.so.4 ## the three programs, and the stub of libdcgm that the sandbox uses
 	go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+router: ## the collector with the load-balancing exporter: brings a job's ranks to one of several gateways
+	go build -tags $(TAGS),loadbalancing -ldflags '$(LDFLAGS)' -o bin/pitcrew-router ./cmd/pitcrew-collector
 
 bin/libdcgm.so.4: sandbox/libdcgm/*.c sandbox/libdcgm/build.sh go.mod
 	sandbox/libdcgm/build.sh bin

@@ -20,7 +20,7 @@ import (
 	"go.opentelemetry.io/collector/otelcol"
 )
 
-//go:embed config/*.yaml
+//go:embed config/*.yaml config/overlay/*.yaml
 var configs embed.FS
 
 // Mode is a place where the collector runs.
@@ -31,6 +31,7 @@ const (
 	Agent   Mode = "agent"
 	DCGM    Mode = "dcgm"
 	Gateway Mode = "gateway"
+	Router  Mode = "router"
 )
 
 var modes = []struct {
@@ -39,7 +40,8 @@ var modes = []struct {
 }{
 	{Agent, "Run on a node: kernel log, ranks and GPU samples → findings on NATS"},
 	{DCGM, "Run beside the agent, in a process of its own: GPU samples from DCGM → the agent's socket"},
-	{Gateway, "Run once or a few times a cluster: metrics of many nodes for dashboards"},
+	{Gateway, "Run once or a few times a cluster: ranks of whole jobs compared → findings on NATS; metrics for dashboards"},
+	{Router, "Run before several gateways: brings all ranks of a job to one of them (builds with the tag loadbalancing)"},
 }
 
 // componentStatus lets health_check say how each component is, and not only that the process serves.
@@ -52,7 +54,7 @@ const gcPercent = 75
 // economise sets what Go takes of a training node, where the environment (GOGC, GOMAXPROCS) does not say: on a hundred cores Go would
 // collect garbage on as many as are idle, and these two processes need a fiftieth of one.
 func economise(m Mode) {
-	if m == Gateway {
+	if m == Gateway || m == Router {
 		return
 	}
 	if os.Getenv("GOGC") == "" {
@@ -63,6 +65,9 @@ func economise(m Mode) {
 	}
 }
 
+// GatewayEnv is the address, host:port, of the gateway to which an agent sends its ranks' steps. Empty: to none.
+const GatewayEnv = "PITCREW_GATEWAY"
+
 // OverlayEnv names a YAML file, or holds "yaml:" and a line of YAML, that is laid over the built-in configuration, key by key.
 const OverlayEnv = "PITCREW_OVERLAY"
 
@@ -70,7 +75,7 @@ const OverlayEnv = "PITCREW_OVERLAY"
 func Config(m Mode) (string, error) {
 	raw, err := configs.ReadFile("config/" + string(m) + ".yaml")
 	if err != nil {
-		return "", fmt.Errorf("unknown mode %q (known: agent, dcgm, gateway)", m)
+		return "", fmt.Errorf("unknown mode %q (known: agent, dcgm, gateway, router)", m)
 	}
 	return string(raw), nil
 }
@@ -85,6 +90,13 @@ func Settings(m Mode) (otelcol.CollectorSettings, error) {
 		return otelcol.CollectorSettings{}, err
 	}
 	uris := []string{"yaml:" + text}
+	if m == Agent && os.Getenv(GatewayEnv) != "" {
+		over, err := configs.ReadFile("config/overlay/to-gateway.yaml")
+		if err != nil {
+			return otelcol.CollectorSettings{}, err
+		}
+		uris = append(uris, "yaml:"+string(over))
+	}
 	if o := os.Getenv(OverlayEnv); o != "" {
 		if !strings.HasPrefix(o, "yaml:") && !strings.HasPrefix(o, "file:") {
 			o = "file:" + o
@@ -132,6 +144,9 @@ func modeCommand(m Mode) (*cobra.Command, error) {
 	c.PersistentPreRunE = func(*cobra.Command, []string) error { return name() }
 	run := c.RunE
 	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if m == Router && len(onDemand()) == 0 {
+			return errors.New("this build has no load-balancing exporter: make router, or go build -tags grpcnotrace,loadbalancing ./cmd/pitcrew-collector")
+		}
 		if err := Prepare(m); err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ func Prepare(m Mode) error {
 	if err := name(); err != nil {
 		return err
 	}
-	if m == Gateway {
+	if m == Gateway || m == Router {
 		return nil
 	}
 	user, err := os.UserCacheDir()
