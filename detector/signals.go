@@ -39,6 +39,8 @@ var quietAfter = func() map[string]time.Duration {
 			m[s.cause.Signal()] = s.quiet
 		}
 	}
+	m["isolation/"+foreign] = unseenAfter
+	m["fabric/"+fabricFlap] = quietLine
 	return m
 }()
 
@@ -83,5 +85,5 @@ func (e *Engine) fallsQuiet(key string, o *Open) bool {
 	if !ok || e.now.Sub(o.Seen) < quiet {
 		return false
 	}
-	return e.end(key, event.Evidence{Signal: "kernel log", Baseline: "table", WindowS: quiet.Seconds(), Raw: "no more such lines"})
+	return e.end(key, event.Evidence{Signal: o.event.Data.Evidence.Signal, Baseline: "table", WindowS: quiet.Seconds(), Raw: "nothing more of it"})
 }

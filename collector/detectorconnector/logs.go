@@ -48,6 +48,9 @@ var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) [
 	"pitcrew.kernel.aer":          kernel("aer"),
 	"pitcrew.kernel.mlx5":         kernel("mlx5"),
 	"pitcrew.kernel.lines_lost":   kernel("lines_lost"),
+	"pitcrew.gpu.process":         process(false),
+	"pitcrew.gpu.process_ended":   process(true),
+	"pitcrew.fabric.port":         port,
 	"pitcrew.train.rank_exited":   exit(false),
 	"pitcrew.train.rank_attached": exit(true),
 }

@@ -210,6 +210,20 @@ func (c *Client) HoldersNow(uuid, instance string) []Holder {
 	return distinct(by)
 }
 
+// givenWithin is how old an answer may be that says who was not given a GPU.
+const givenWithin = 30 * time.Second
+
+// Given reports whether a pod holds the GPU or a part of it now; known is false where the kubelet has not answered lately.
+func (c *Client) Given(uuid, namespace, pod string) (given, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.answered.IsZero() || c.now().Sub(c.answered) > givenWithin {
+		return false, false
+	}
+	seen, by := c.sharesOf(uuid, "")
+	return seen.Equal(c.answered) && slices.ContainsFunc(by, func(s share) bool { return s.Namespace == namespace && s.Pod == pod }), true
+}
+
 func distinct(by []share) (out []Holder) {
 	for _, s := range by {
 		if !slices.Contains(out, s.Holder) {

@@ -3,6 +3,7 @@ package process
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -156,17 +157,25 @@ type Facts struct {
 
 const maxCommand = 128
 
-// Facts reads them; an error says that the process is gone.
+// Facts reads them; an error says that the process is gone, or that its file makes no sense.
 func (f FS) Facts(pid int) (Facts, error) {
-	p, err := f.fs.Proc(pid)
+	raw, err := os.ReadFile(filepath.Join(f.root, strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return Facts{}, err
 	}
-	st, err := p.Stat()
-	if err != nil {
-		return Facts{}, err
+	// "42 (name) S …": the name may hold anything, also parentheses. Of what follows, the twentieth field is the start.
+	from, to := strings.IndexByte(string(raw), '('), strings.LastIndexByte(string(raw), ')')
+	if from < 0 || to < from {
+		return Facts{}, fmt.Errorf("process %d: stat without a name", pid)
 	}
-	facts := Facts{Start: st.Starttime, Comm: strings.ToValidUTF8(st.Comm, "?")}
+	fields := strings.Fields(string(raw[to+1:]))
+	if len(fields) < 20 {
+		return Facts{}, fmt.Errorf("process %d: stat of %d fields", pid, len(fields))
+	}
+	facts := Facts{Comm: strings.ToValidUTF8(string(raw[from+1:to]), "?")}
+	if facts.Start, err = strconv.ParseUint(fields[19], 10, 64); err != nil {
+		return Facts{}, fmt.Errorf("process %d: start %q", pid, fields[19])
+	}
 	file, err := os.Open(filepath.Join(f.root, strconv.Itoa(pid), "cmdline"))
 	if err != nil {
 		return facts, nil

@@ -106,6 +106,8 @@ var signalKinds = []SignalKind{
 	{Kind: "gpu", Names: []string{"lost", "ecc", "row-remap", "thermal", "nvlink", "pcie", "init", "gsp"}, About: "a GPU that is gone or cannot be used, or a health domain of it"},
 	{Kind: "pcie", Names: []string{"aer"}, Information: true, About: "a PCIe port or link that reports errors; information, never acts"},
 	{Kind: "nic", Names: []string{"mlx5"}, Information: true, About: "a network adapter that complains; information, never acts"},
+	{Kind: "fabric", Names: []string{"port-down", "flap"}, About: "a port of InfiniBand or RoCE that left ACTIVE, or did so between two looks"},
+	{Kind: "isolation", Names: []string{"foreign-process"}, Information: true, About: "a process on a GPU that its pod was not given; information, never acts"},
 	{Kind: "rank", Names: []string{"dead", "hung", "stalled"}, About: "a worker process of a training job"},
 	{Kind: "node", Names: []string{"lost"}, About: "a node that two witnesses miss"},
 	{Kind: "agent", Names: []string{"lost", "lines-lost"}, Information: true, About: "Pitcrew's own agent; information, never acts"},
