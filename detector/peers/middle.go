@@ -18,7 +18,9 @@ func middleOf(s []float64) middle {
 	m := middle{odd: len(s)%2 == 1, low: math.Inf(-1), high: math.Inf(1)}
 	m.mid = pick(s, k)
 	for _, x := range s[:k] {
-		m.low = max(m.low, x)
+		if x > m.low {
+			m.low = x
+		}
 	}
 	if !m.odd {
 		m.high = m.mid
@@ -26,7 +28,9 @@ func middleOf(s []float64) middle {
 		return m
 	}
 	for _, x := range s[k+1:] {
-		m.high = min(m.high, x)
+		if x < m.high {
+			m.high = x
+		}
 	}
 	return m
 }

@@ -110,43 +110,51 @@ func (g *Group) gather() (triggered bool) {
 		apart := m.suspect || m.open
 		triggered = triggered || apart
 		m.suspect = false
-		if !apart {
-			for k := range most {
-				if w.sum[k] > most[k] {
-					most[k] = w.sum[k]
-				}
-			}
-		} else {
-			for k := range most {
-				m.peak[k] = max(m.peak[k], w.sum[k]*shares[k])
-			}
-		}
-		// What is in a window that is not full yet is taken as less than it is.
-		a, b, c, d := math.Abs(w.sum[0])*shares[0], math.Abs(w.sum[1])*shares[1], math.Abs(w.sum[2])*shares[2], math.Abs(w.sum[3])*shares[3]
-		if a >= floors[0]/2 || b >= floors[1]/2 || c >= floors[2]/2 || d >= floors[3]/2 {
+		// What is in a window that is not full yet is taken as less than it is. No loops: this is most of a quiet round's time.
+		a, b, c, d := w.sum[0]*shares[0], w.sum[1]*shares[1], w.sum[2]*shares[2], w.sum[3]*shares[3]
+		if a >= floors[0]/2 || a <= -floors[0]/2 || b >= floors[1]/2 || b <= -floors[1]/2 || c >= floors[2]/2 || c <= -floors[2]/2 || d >= floors[3]/2 || d <= -floors[3]/2 {
 			for k, mean := range [windows]float64{a, b, c, d} {
-				triggered = triggered || mean >= floors[k]/2 && mean*mean > suspectScore*suspectScore/4*n.variance(m, k)
+				triggered = triggered || math.Abs(mean) >= floors[k]/2 && mean*mean > suspectScore*suspectScore/4*n.variance(m, k)
 			}
 		}
 		switch {
 		case apart:
+			for k, mean := range [windows]float64{a, b, c, d} {
+				m.peak[k] = max(m.peak[k], mean)
+			}
+			continue
 		case w.n >= history:
-			means[0], means[1], means[2], means[3] = means[0]+a, means[1]+b, means[2]+c, means[3]+d
+			means[0] += math.Abs(a)
+			means[1] += math.Abs(b)
+			means[2] += math.Abs(c)
+			means[3] += math.Abs(d)
 			all++
 		default:
 			for k, mean := range [windows]float64{a, b, c, d} {
 				if w.n >= lengths[k] {
-					means[k] += mean
+					means[k] += math.Abs(mean)
 					full[k]++
 				}
 			}
+		}
+		if a > most[0] {
+			most[0] = a
+		}
+		if b > most[1] {
+			most[1] = b
+		}
+		if c > most[2] {
+			most[2] = c
+		}
+		if d > most[3] {
+			most[3] = d
 		}
 	}
 	for k := range lengths {
 		if full[k] += all; full[k] > 0 && !g.apart {
 			n.rounds[k]++
 			n.mean[k] += rate(n.rounds[k]) * (1.2533*means[k]/full[k] - n.mean[k])
-			n.tail[k].add(most[k]*shares[k], lengths[k])
+			n.tail[k].add(most[k], lengths[k])
 		}
 	}
 	return triggered

@@ -146,19 +146,24 @@ func (g *Group) RoundLoad(t int64, v, load []float64) []Finding {
 	if len(v) != len(g.m) || load != nil && len(load) != len(g.m) {
 		return nil
 	}
-	have := 0
+	have, missing := 0, false
 	for i, x := range v {
-		g.m[i].y = math.NaN()
-		if x > 0 && !math.IsInf(x, 0) {
-			g.m[i].y = math.Log(x)
+		m := &g.m[i]
+		if x > 0 && x <= math.MaxFloat64 {
+			m.y = math.Log(x)
 			have++
+			missing = missing || m.silent != 0
+		} else {
+			m.y, missing = math.NaN(), true
 		}
 	}
 	if have == 0 {
 		g.held++
 		return nil
 	}
-	g.absences(t, v, have)
+	if missing {
+		g.absences(t, v, have)
+	}
 	if float64(have) < coverage*float64(len(g.m)) && g.present() > have || have < least {
 		g.held++
 		return g.out
@@ -189,24 +194,27 @@ func (g *Group) RoundLoad(t int64, v, load []float64) []Finding {
 
 // distances gives each member its distance from the middle of its peers, beyond its own offset and what its load explains.
 func (g *Group) distances() {
-	s := g.scratch[:0]
+	s, have := g.scratch[:len(g.m)], 0
 	slope := g.load.slope()
 	for i := range g.m {
 		m := &g.m[i]
-		if !math.IsNaN(m.y) {
-			m.believed, m.explained, m.blind = g.noise.believed(m), 0, false
-			if g.load.given {
-				if x := g.load.x[i]; math.IsNaN(x) {
-					m.blind = true
-				} else {
-					m.explained = slope * x
-				}
-			}
-			m.d = m.y - m.believed - m.explained
-			s = append(s, m.d)
+		if math.IsNaN(m.y) {
+			continue
 		}
+		m.believed = g.noise.believed(m)
+		m.d = m.y - m.believed
+		if g.load.given {
+			x := g.load.x[i]
+			if m.blind = math.IsNaN(x); m.blind {
+				x = 0
+			}
+			m.explained = slope * x
+			m.d -= m.explained
+		}
+		s[have] = m.d
+		have++
 	}
-	g.scratch = s
+	s = s[:have]
 	g.middle = middleOf(s)
 	for i := range g.m {
 		m := &g.m[i]
