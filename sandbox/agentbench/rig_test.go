@@ -70,6 +70,8 @@ type node struct {
 	agent      *process
 	dcgm       *process
 	prometheus string
+	collector  string   // the binary
+	env        []string // of both processes
 	kmsg       *os.File
 	seq        int
 }
@@ -110,6 +112,7 @@ func startNode(t testing.TB, env ...string) *node {
 		"PITCREW_DCGM_MODE=embedded", fmt.Sprintf("PITCREW_EXPECTED_GPUS=%d", gpus), simgpu.EnvScript + "=" + n.gpus.Path(),
 		"LD_LIBRARY_PATH=" + p.library, "PATH=" + os.Getenv("PATH"), "HOME=" + n.dir,
 	}, env...)
+	n.collector, n.env = p.collector, common
 	n.agent = n.start(p.collector, "agent", common)
 	n.eventually("the agent to serve", func() bool { _, code := healthOf(n.agent); return code == http.StatusOK })
 	n.dcgm = n.start(p.collector, "dcgm", common) // a round that finds no agent is not kept: the next one brings newer values
