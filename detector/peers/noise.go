@@ -1,6 +1,9 @@
 package peers
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 const (
 	history  = 32 // rounds that are remembered, a power of two
@@ -98,6 +101,7 @@ func (n *noise) variance(m *member, k int) float64 {
 func (g *Group) gather() (triggered bool) {
 	n := &g.noise
 	limit := max(clipMost*n.scale, clipLow)
+	lowest, s := slices.Min(floors[:])/2, shares
 	var means, full, most [windows]float64
 	all := 0.0
 	for i := range g.m {
@@ -111,8 +115,8 @@ func (g *Group) gather() (triggered bool) {
 		triggered = triggered || apart
 		m.suspect = false
 		// What is in a window that is not full yet is taken as less than it is. No loops: this is most of a quiet round's time.
-		a, b, c, d := w.sum[0]*shares[0], w.sum[1]*shares[1], w.sum[2]*shares[2], w.sum[3]*shares[3]
-		if a >= floors[0]/2 || a <= -floors[0]/2 || b >= floors[1]/2 || b <= -floors[1]/2 || c >= floors[2]/2 || c <= -floors[2]/2 || d >= floors[3]/2 || d <= -floors[3]/2 {
+		a, b, c, d := w.sum[0]*s[0], w.sum[1]*s[1], w.sum[2]*s[2], w.sum[3]*s[3]
+		if math.Abs(a) >= lowest || math.Abs(b) >= lowest || math.Abs(c) >= lowest || math.Abs(d) >= lowest {
 			for k, mean := range [windows]float64{a, b, c, d} {
 				triggered = triggered || math.Abs(mean) >= floors[k]/2 && mean*mean > suspectScore*suspectScore/4*n.variance(m, k)
 			}
