@@ -109,13 +109,22 @@ func FuzzRound(f *testing.F) {
 		g := group(t, 6)
 		rng := rand.New(rand.NewPCG(seed, 1))
 		all := []float64{a, b, c, d, 1, 2, 0}
-		for r := range 60 {
-			v := make([]float64, 6)
+		for r := range 200 {
+			v, load := make([]float64, 6), make([]float64, 6)
 			for i := range v {
-				v[i] = all[rng.IntN(len(all))]
+				v[i], load[i] = all[rng.IntN(len(all))], all[rng.IntN(len(all))]
 			}
-			for _, f := range g.Round(int64(r), v) {
-				if f.Member >= 6 || math.IsNaN(f.Score) {
+			switch rng.IntN(30) {
+			case 0:
+				g.Attempt()
+			case 1:
+				g.Workload()
+			}
+			if seed%2 == 0 {
+				load = nil
+			}
+			for _, f := range g.RoundLoad(int64(r), v, load) {
+				if f.Member >= 6 || math.IsNaN(f.Score) || math.IsNaN(f.Ratio) || f.Suspect > 6 {
 					t.Fatalf("finding %+v", f)
 				}
 			}
