@@ -8,19 +8,18 @@ func (e *Engine) Accept(id ID) bool {
 	if s.what == 0 || f == nil {
 		return false
 	}
-	var out Verdict
 	if e.cfg.Profile == Facility {
 		f.State, f.Ended, s.what = StateAccepted, s.t, 0
 		return true
 	}
-	if k := s.phase; s.since >= ringSize {
-		par := s.par
-		s.start(k)
-		s.par, s.n[k] = par, min(s.n[k], 2*warmSamples)
+	k := s.phase
+	f.back = s.loc[k]
+	if s.since >= ringSize {
+		s.restart(k)
 	} else { // too few values of the phase yet: it is learnt anew
 		s.forget()
 	}
-	e.ends(id, s, f, StateAccepted, &out)
+	e.ends(s, f, StateAccepted)
 	return true
 }
 

@@ -128,6 +128,8 @@ const (
 	absentPeriods = 3
 )
 
+var stallLog = math.Log(stallRatio)
+
 // floors are the least effects that open a finding: an operator who asks for few onsets asks for ones that matter.
 func (c *Config) floorShare() float64 {
 	return math.Min(1, math.Max(0, math.Log(floorFree/c.Asked)/math.Log(floorFree/floorRate)))

@@ -77,22 +77,20 @@ const (
 	baselineSiblings = "siblings"
 )
 
-// decide opens, keeps and ends the finding of a series.
-func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, unit float64, guard bool, out *Verdict) {
-	hf, hs := e.limits(s)
-	zf, zs := math.Abs(float64(s.fast))/hf, math.Abs(float64(s.slow))/hs
-	z := max(zf, zs)
-	out.Score = z / (1 + z)
-	stall := s.is(flagRatio) && raw > math.Log(stallRatio) &&
-		dt > max(float64(s.every)*stallRatio, float64(s.every)+stallSeconds)
+// decide opens, keeps and ends the finding of a series. It is called where one is open or may open.
+func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, unit float64, guard bool, score float64) (float64, Change) {
+	fast, slow := math.Abs(float64(s.fast)), math.Abs(float64(s.slow))
+	zf := fast * float64(s.fastTail.per)
+	z := max(zf, slow*float64(s.slowTail.per))
+	least := 1 / float64(max(s.fastTail.per, s.slowTail.per))
+	stall := s.is(flagRatio) && raw > stallLog && dt > max(float64(s.every)*stallRatio, float64(s.every)+stallSeconds)
 	flat := s.quantum > 0 && int(s.equal) >= max(flatSamples, flatTimes*int(s.longest)) &&
 		float64(s.equal)*float64(s.every) >= flatSeconds
-	s.shift(r, 0.5*min(hf, hs))
 	if s.what == 0 {
 		w := Nothing
 		switch {
 		case stall && s.until == 0:
-			w, out.Score = Stall, max(out.Score, 0.9)
+			w, score = Stall, max(score, 0.9)
 		case guard:
 		case z >= 1 && s.most():
 			w = Spike
@@ -100,16 +98,16 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 				w = Drift
 			}
 		case flat:
-			w, out.Score = Flatline, max(out.Score, 0.6)
+			w, score = Flatline, max(score, 0.6)
 		}
-		practical := math.Abs(float64(s.fast)) >= floorFast || math.Abs(float64(s.slow)) >= floorFast
-		if (w == Spike || w == Drift) && e.returns(id, s, k, out) {
-			return
+		if (w == Spike || w == Drift) && e.returns(id, s, k) {
+			return score, Cleared
 		}
-		if w != Nothing && (s.until == 0 || z > 1.5 && practical) {
-			e.opens(id, s, k, x, v, ref, unit, dt, w, out)
+		if w != Nothing && (s.until == 0 || z > 1.5 && max(fast, slow) >= floorFast) {
+			e.opens(id, s, k, x, v, ref, unit, dt, w, score)
+			return score, Opened
 		}
-		return
+		return score, None
 	}
 	f := e.open[id]
 	f.Samples++
@@ -117,20 +115,20 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 	if s.is(flagRatio) && raw > 0 {
 		f.Lost += dt * (1 - math.Exp(-raw))
 	}
-	out.Score = max(out.Score, AlarmScore)
+	score = max(score, AlarmScore)
 	if guard {
-		return
+		return score, None
 	}
 	// Back in the band: a short mean, as odd and even steps may differ, and below half of the worst that was seen.
 	s.recent += float32(closeRate * (r - float64(s.recent)))
 	f.worstFast, f.worstSlow = max(f.worstFast, abs32(s.fast)), max(f.worstSlow, abs32(s.slow))
 	worst := float64(max(f.worstFast, f.worstSlow))
-	ended := math.Abs(float64(s.recent)) < 0.5*max(worst, min(hf, hs))
+	ended := math.Abs(float64(s.recent)) < 0.5*max(worst, least)
 	switch f.What {
 	case Flatline:
 		ended = s.equal == 0
 	case Stall: // one long interval: whatever would not open a finding of its own is its end
-		ended = math.Abs(float64(s.recent)) < max(0.5*worst, min(hf, hs))
+		ended = math.Abs(float64(s.recent)) < max(0.5*worst, least)
 	}
 	if ended {
 		s.good++
@@ -139,11 +137,11 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 	}
 	if int(s.good) >= closeSamples || f.What == Flatline && ended {
 		off := k == 0 && f.What != Flatline && math.Abs(s.lately(closeSamples, k)) > offMost
-		e.ends(id, s, f, StateCleared, out)
+		e.ends(s, f, StateCleared)
 		if off { // the baseline was learnt within the fault
 			s.n[k], s.old = 0, 0
 		}
-		return
+		return score, Cleared
 	}
 	// A level is believed once it has lasted for longer than the baseline that it contradicts was known. It is one if the last three
 	// values, the last eight and all of them say the same.
@@ -157,8 +155,10 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 	if float64(s.t-max(f.Opened, f.crossed))*1e-9 >= accept && f.What != Flatline && s.since >= ringSize {
 		f.back = s.loc[k]
 		s.restart(k)
-		e.ends(id, s, f, StateAccepted, out)
+		e.ends(s, f, StateAccepted)
+		return score, Accepted
 	}
+	return score, None
 }
 
 // restart takes the last values as the baseline; what is known of odd and even steps holds.
@@ -169,7 +169,7 @@ func (s *state) restart(k uint8) {
 }
 
 // returns says whether a series that left an accepted level is back at the level before: the finding is over, and there is no new one.
-func (e *Engine) returns(id ID, s *state, k uint8, out *Verdict) bool {
+func (e *Engine) returns(id ID, s *state, k uint8) bool {
 	if !s.is(flagAccept) || k != 0 {
 		return false
 	}
@@ -182,17 +182,17 @@ func (e *Engine) returns(id ID, s *state, k uint8, out *Verdict) bool {
 	f.State, f.Ended = StateCleared, s.t
 	s.rest()
 	s.set(flagAccept, false)
-	out.Change = Cleared
+	e.relimit(s)
 	return true
 }
 
-// shift remembers on which side a residual lies.
-func (s *state) shift(r, half float64) {
+// shift remembers on which side a residual lies, where it is beyond half of the threshold; z is in thresholds.
+func (s *state) shift(z float32) {
 	s.above, s.below = s.above<<1, s.below<<1
 	switch {
-	case r > half:
+	case z > 0.5:
 		s.above |= 1
-	case r < -half:
+	case z < -0.5:
 		s.below |= 1
 	}
 }
@@ -208,7 +208,7 @@ func (s *state) most() bool {
 // closeRate is the weight of the newest residual in the mean that ends a finding.
 const closeRate = 1.0 / 3
 
-func (e *Engine) opens(id ID, s *state, k uint8, x Sample, v, ref, unit, dt float64, w What, out *Verdict) {
+func (e *Engine) opens(id ID, s *state, k uint8, x Sample, v, ref, unit, dt float64, w What, score float64) {
 	sev := Info
 	if s.is(flagTold) || s.is(flagSibling) {
 		sev = Warning
@@ -222,10 +222,10 @@ func (e *Engine) opens(id ID, s *state, k uint8, x Sample, v, ref, unit, dt floa
 	if s.is(flagSibling) {
 		base = baselineSiblings
 	}
-	b := e.band(s, k, ref, unit, *out)
+	expected, lower, upper := e.band(s, k, ref, unit)
 	f := &Finding{
-		Series: id, What: w, Severity: sev, Onset: onset, Opened: s.t, Value: v, Expected: b.Expected, Lower: b.Lower, Upper: b.Upper,
-		Score: out.Score, Asked: e.cfg.Asked, Ratio: float64(s.fast), Baseline: base, Age: int(s.n[k]), Phase: s.phase, Workload: x.Workload,
+		Series: id, What: w, Severity: sev, Onset: onset, Opened: s.t, Value: v, Expected: expected, Lower: lower, Upper: upper,
+		Score: score, Asked: e.cfg.Asked, Ratio: float64(s.fast), Baseline: base, Age: int(s.n[k]), Phase: s.phase, Workload: x.Workload,
 		Joins: before != nil && float64(s.t-before.Ended)*1e-9 < joinSeconds,
 	}
 	if math.Abs(float64(s.slow)) > math.Abs(f.Ratio) {
@@ -235,10 +235,9 @@ func (e *Engine) opens(id ID, s *state, k uint8, x Sample, v, ref, unit, dt floa
 	e.open[id] = f
 	e.counts.Findings++
 	s.what, s.good, s.recent, s.until = uint8(w), 0, float32(f.Ratio), float32(refractory(e.cfg.Asked))
-	out.Change, out.Alarm = Opened, true
 }
 
-func (e *Engine) ends(id ID, s *state, f *Finding, st State, out *Verdict) {
+func (e *Engine) ends(s *state, f *Finding, st State) {
 	f.State, f.Ended = st, s.t
 	if f.Samples > 0 {
 		f.Ratio = math.Exp(clamp(f.sum/float64(f.Samples), 20))
@@ -256,10 +255,7 @@ func (e *Engine) ends(id ID, s *state, f *Finding, st State, out *Verdict) {
 	s.rest()
 	s.set(flagAccept, st == StateAccepted)
 	s.until = max(s.until, refractoryLeast)
-	out.Change, out.Alarm = Cleared, false
-	if st == StateAccepted {
-		out.Change = Accepted
-	}
+	e.relimit(s)
 }
 
 // rest sets the evidence to none.
@@ -290,15 +286,12 @@ const (
 func (e *Engine) Finding(id ID) *Finding { return e.open[id] }
 
 // band gives what was expected of the sample and where the thresholds lie.
-func (e *Engine) band(s *state, k uint8, ref, unit float64, out Verdict) Verdict {
-	hf, hs := e.limits(s)
-	h := min(hf, hs)
+func (e *Engine) band(s *state, k uint8, ref, unit float64) (expected, lower, upper float64) {
+	h := 1 / float64(max(s.fastTail.per, s.slowTail.per))
 	c := float64(s.loc[k]) + s.side()*unit
 	if s.is(flagRatio) {
-		out.Expected = math.Exp(c + ref)
-		out.Lower, out.Upper = out.Expected*math.Exp(-h), out.Expected*math.Exp(h)
-		return out
+		expected = math.Exp(c + ref)
+		return expected, expected * math.Exp(-h), expected * math.Exp(h)
 	}
-	out.Expected, out.Lower, out.Upper = c, c-h*unit, c+h*unit
-	return out
+	return c, c - h*unit, c + h*unit
 }

@@ -120,7 +120,7 @@ func (e *Engine) unknown(s *state) Verdict {
 func (e *Engine) Observe(id ID, x Sample) Verdict {
 	s := &e.states[id]
 	e.counts.Samples++
-	if math.IsNaN(x.V) || math.IsInf(x.V, 0) {
+	if x.V-x.V != 0 { // not a number, or infinite
 		e.counts.NotANumber++
 		if phase := min(x.Phase, phases-1); x.Phase != Warmup && phase != s.phase { // the phase is told, the value is not
 			s.phase, s.since = phase, 0
@@ -170,8 +170,10 @@ func (e *Engine) value(s *state, v, dt float64) (float64, bool) {
 				s.equal++
 			}
 		default:
-			s.longest = max(s.longest, uint8(min(s.equal, math.MaxUint8)))
-			s.equal = 0
+			if s.equal > 0 {
+				s.longest = max(s.longest, uint8(min(s.equal, math.MaxUint8)))
+				s.equal = 0
+			}
 			if f := float32(d); f > 0 && (s.quantum == 0 || f < s.quantum) {
 				s.quantum = f
 			}

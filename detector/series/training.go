@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// training judges a sample by the training profile.
+// training judges a sample by the training profile. What most samples need is here and cheap; changes, openings and endings are
+// in functions of their own.
 func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	switch {
 	case !s.is(flagHeld):
@@ -20,7 +21,10 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	}
 	e.interval(s, dt)
 	s.set(flagTold, x.Told)
-	e.changes(id, s, x, dt)
+	work := uint16(x.Workload) ^ uint16(x.Workload>>16)
+	if x.Phase != s.phase || work != s.work || x.Ref > 0 != s.is(flagSibling) || dt > gapSeconds {
+		e.changes(id, s, x, work, dt)
+	}
 	if s.since < math.MaxUint16 {
 		s.since++
 	}
@@ -32,30 +36,46 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	if !ok { // a value that no logarithm has, in a series of ratios: as far below as evidence goes
 		y = float64(s.loc[k]) - 1
 	}
-	if warm := e.warm(s); int(s.n[k]) < warm && (s.n[k] < ringSize || warm > relearn) {
-		s.begin(k, y)
-		return e.unknown(s)
+	known := s.n[k] >= warmSamples
+	if !known {
+		warm := e.warm(s)
+		if known = int(s.n[k]) >= warm; !known && (s.n[k] < ringSize || warm > relearn) {
+			s.begin(k, y)
+			e.relimit(s)
+			return e.unknown(s)
+		}
 	}
-	guard := s.since <= s.guardFor() && s.since > 0
+	guard := s.since <= guardSibling && s.since <= s.guardFor() && s.since > 0
 	if k == 0 && !guard {
 		s.keep(y)
 	}
 	scale, unit := s.units(k, v)
-	r := (y-float64(s.loc[k]))/unit - s.side()
-	raw := r
-	r = clamp(r, max(clip, 4*scale))
-	known := int(s.n[k]) >= e.warm(s)
-	s.lean(clamp(raw, carryMost))
-	if s.moved(k) {
+	raw := y - float64(s.loc[k])
+	if unit != 1 {
+		raw /= unit
+	}
+	raw -= s.side()
+	most := 4 * scale
+	if most < clip {
+		most = clip
+	}
+	r := clamp(raw, most)
+	s.lean(raw)
+	if s.n[k] < lateSamples && s.moved(k) {
 		s.n[k], s.fast, s.slow, s.leaning = 0, 0, 0, 0
 		return e.unknown(s)
 	}
-	if !guard && known {
+	if known && !guard {
 		e.gather(s, r, dt)
 	}
 	out := Verdict{Known: known}
 	if known {
-		e.decide(id, s, k, x, v, ref, r, raw, dt, unit, guard, &out)
+		z := max(abs32(s.fast)*s.fastTail.per, abs32(s.slow)*s.slowTail.per) // without a branch: either is as likely
+		out.Score = float64(z / (1 + z))
+		s.shift(float32(r) * max(s.fastTail.per, s.slowTail.per))
+		if s.what != 0 || z >= 1 || raw > stallLog || s.equal >= flatSamples {
+			out.Score, out.Change = e.decide(id, s, k, x, v, ref, r, raw, dt, unit, guard, out.Score)
+		}
 	}
 	if !guard && s.what == 0 {
 		s.learn(k, r, scale, unit, dt)
@@ -63,7 +83,7 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	if known {
 		out.Alarm = s.what != 0
 		if e.cfg.Bands {
-			out = e.band(s, k, ref, unit, out)
+			out.Expected, out.Lower, out.Upper = e.band(s, k, ref, unit)
 		}
 	} else {
 		out = e.unknown(s)
@@ -80,12 +100,11 @@ func (e *Engine) interval(s *state, dt float64) {
 		s.every = float32(dt)
 		return
 	}
-	d := clamp(dt-float64(s.every), float64(s.every))
-	s.every += float32(0.05 * d)
+	s.every += float32(0.05 * clamp(dt-float64(s.every), float64(s.every)))
 }
 
 // changes takes in what is told: phase, workload, siblings; and silence.
-func (e *Engine) changes(id ID, s *state, x Sample, dt float64) {
+func (e *Engine) changes(id ID, s *state, x Sample, work uint16, dt float64) {
 	phase := x.Phase
 	if phase >= phases {
 		phase = phases - 1
@@ -95,7 +114,6 @@ func (e *Engine) changes(id ID, s *state, x Sample, dt float64) {
 		s.set(flagWork, false)
 		s.equal = 0
 	}
-	work := uint16(x.Workload) ^ uint16(x.Workload>>16)
 	sibling := x.Ref > 0
 	switch {
 	case x.Phase != 0: // only steps are aligned with siblings'
@@ -125,6 +143,7 @@ func (e *Engine) changes(id ID, s *state, x Sample, dt float64) {
 			s.fast, s.slow, s.since = 0, 0, 0
 		}
 	}
+	e.relimit(s)
 }
 
 // forget starts the baselines anew and keeps the scales: other work has another level and much the same noise.
@@ -152,9 +171,9 @@ func (s *state) transform(v float64, r float32) (y, ref float64, ok bool) {
 	if v <= 0 {
 		return 0, 0, false
 	}
-	y = math.Log(v)
+	y = ln(v)
 	if r > 0 {
-		ref = math.Log(float64(r))
+		ref = ln(float64(r))
 		y -= ref
 	}
 	return y, ref, true
@@ -194,14 +213,16 @@ func (s *state) keep(y float64) {
 
 // side is how far the sample at hand lies above the baseline for being an odd or an even step.
 func (s *state) side() float64 {
-	switch {
-	case s.phase != 0:
+	if s.phase != 0 {
 		return 0
-	case s.is(flagOdd):
-		return float64(s.par)
 	}
-	return -float64(s.par)
+	return float64(s.par) * s.sign()
 }
+
+// sign is 1 at odd steps and -1 at even ones, without a branch to mispredict.
+func (s *state) sign() float64 { return signs[s.flags/flagOdd&1] }
+
+var signs = [2]float64{-1, 1}
 
 // start sets a baseline from the ring: its median, and as scale the median distance.
 func (s *state) start(k uint8) {
@@ -224,11 +245,11 @@ func (s *state) start(k uint8) {
 func (s *state) units(k uint8, v float64) (scale, unit float64) {
 	sc := float64(s.scale[k])
 	if s.is(flagRatio) {
-		q := 0.0
-		if v > 0 {
-			q = min(0.1, 0.3*float64(s.quantum)/v)
+		sc = max(sc, scaleFloor)
+		if q := 0.3 * float64(s.quantum); q > sc*v && v > 0 {
+			sc = max(sc, min(0.1, q/v))
 		}
-		return max(sc, max(scaleFloor, q)), 1
+		return sc, 1
 	}
 	l := math.Abs(float64(s.loc[k]))
 	unit = max(max(10*sc, l), math.SmallestNonzeroFloat32)
@@ -236,7 +257,7 @@ func (s *state) units(k uint8, v float64) (scale, unit float64) {
 }
 
 func (s *state) unitOf(k uint8) float64 {
-	_, u := s.units(k, math.Exp(float64(s.loc[k])))
+	_, u := s.units(k, 0)
 	return u
 }
 
@@ -292,95 +313,122 @@ func (s *state) moved(k uint8) bool {
 // gather takes a residual into the evidence and the tail models.
 func (e *Engine) gather(s *state, r, dt float64) {
 	every := float64(s.every) // not dt: one long step is one piece of evidence
-	a := clampTo(every/fastSeconds, 1.0/256, 1.0/fastLeast)
-	b := clampTo(every/slowSeconds, 1.0/1024, 1.0/slowLeast)
+	a := clampTo(every*(1/fastSeconds), 1.0/256, 1.0/fastLeast)
+	b := clampTo(every*(1/slowSeconds), 1.0/1024, 1.0/slowLeast)
 	s.fast += float32(a * (r - float64(s.fast)))
 	s.slow += float32(b * (r - float64(s.slow)))
 	if s.what != 0 {
 		return
 	}
-	s.lead += float32(dt)
-	if abs32(s.fast) <= max(s.fastTail.q, onsetLeast) {
+	fast, slow := abs32(s.fast), abs32(s.slow)
+	if fast <= onsetLeast || fast <= s.fastTail.q {
 		s.lead = 0
+	} else {
+		s.lead += float32(dt)
 	}
-	s.fastTail.peak = max(s.fastTail.peak, abs32(s.fast))
-	s.slowTail.peak = max(s.slowTail.peak, abs32(s.slow))
-	if s.block++; s.block >= blockLeast && float64(s.block)*every >= blockSeconds || s.block == math.MaxUint16 {
-		p := e.cfg.Asked / 2 * float64(s.block) * every / 3600
-		most := float64(excessClip)
-		if math.Abs(float64(s.fast-s.slow)) > leanLeast {
-			most = 1
-		}
-		n := s.blocks + 1
-		a, b := s.fastTail.close(n, p, most), s.slowTail.close(n, p, most)
-		if (a || b) && n < math.MaxUint16 {
-			s.blocks = n
-		}
-		s.block = 0
+	s.fastTail.peak = max(s.fastTail.peak, fast)
+	s.slowTail.peak = max(s.slowTail.peak, slow)
+	s.block++
+	if s.block >= blockLeast && float64(s.block)*every >= blockSeconds || s.block == math.MaxUint16 {
+		e.closeBlock(s)
 	}
 }
 
-// limits are the thresholds in force for both evidences.
-func (e *Engine) limits(s *state) (fast, slow float64) {
+// closeBlock lets the tail models learn from a block, and sets the thresholds anew.
+func (e *Engine) closeBlock(s *state) {
+	p := e.blockShare(s)
+	most := float32(excessClip)
+	if abs32(s.fast-s.slow) > leanLeast {
+		most = 1
+	}
+	n := s.blocks + 1
+	a, b := s.fastTail.close(n, p, most), s.slowTail.close(n, p, most)
+	if (a || b) && n < math.MaxUint16 {
+		s.blocks = n
+	}
+	s.block = 0
+	e.relimit(s)
+}
+
+// blockShare is the asked share of blocks with an onset, of one evidence.
+func (e *Engine) blockShare(s *state) float32 {
+	return float32(e.cfg.Asked/2/3600) * max(blockLeast*s.every, blockSeconds)
+}
+
+// relimit sets the thresholds of both evidences: the floor or, above it, the series' own.
+func (e *Engine) relimit(s *state) {
+	every := float64(s.every)
 	ff, fs := floorFast, floorSlow
 	if s.is(flagSibling) {
 		fs = floorSibling
 	}
-	// The mean of independent residuals of that scale stays below it but for one in millions.
-	noise := noiseScales * float64(s.scale[s.phase])
-	if !s.is(flagRatio) {
-		noise = 0
+	if s.is(flagRatio) { // the mean of independent residuals of that scale stays below it but for one in millions
+		noise := noiseScales * float64(s.scale[s.phase])
+		ff = max(ff, noise*math.Sqrt(clampTo(every/fastSeconds, 1.0/256, 1.0/fastLeast)/2))
+		fs = max(fs, noise*math.Sqrt(clampTo(every/slowSeconds, 1.0/1024, 1.0/slowLeast)/2))
 	}
-	every := float64(s.every)
-	ff = max(ff, noise*math.Sqrt(clampTo(every/fastSeconds, 1.0/256, 1.0/fastLeast)/2))
-	fs = max(fs, noise*math.Sqrt(clampTo(every/slowSeconds, 1.0/1024, 1.0/slowLeast)/2))
-	return limit(&s.fastTail, s.blocks, ff*e.share), limit(&s.slowTail, s.blocks, fs*e.share)
-}
-
-// limit is the floor or, above it, the series' own threshold; a tail that has seen little is not believed.
-func limit(t *tail, blocks uint16, floor float64) float64 {
-	if blocks < tailBlocks {
-		return max(2*floor, max(0.12, float64(t.h)))
+	far := 0.0
+	if p := e.blockShare(s); p > 0 {
+		far = max(0, ln(float64(tailShare/p)))
 	}
-	return max(floor, float64(t.h))
+	s.fastTail.limit(s.blocks, float32(far), float32(ff*e.share))
+	s.slowTail.limit(s.blocks, float32(far), float32(fs*e.share))
 }
 
 // learn moves the baseline. While the short evidence has left the long one it learns slowly: a fault must not become normal
 // before it is found. A lean that lasts is a trend, and is followed.
 func (s *state) learn(k uint8, r, scale, unit, dt float64) {
 	n := float64(s.n[k])
-	base := baseSeconds
+	a := dt * (1 / baseSeconds)
 	if s.is(flagSibling) {
-		base = baseSibling
+		a = dt * (1 / baseSibling)
 	}
-	a := max(1/(n+1), clampTo(dt/base, 1.0/8192, 1.0/baseLeast))
+	a = clampTo(a, 1.0/8192, 1.0/baseLeast)
+	if a*(n+1) < 1 {
+		a = 1 / (n + 1)
+	}
 	if s.n[k] < math.MaxUint16 {
 		s.n[k]++
 	}
-	began := math.Abs(float64(s.fast-s.slow)) > leanLeast && n > warmSamples
-	if began || n < 100 && (s.leaning >= carryRow || s.leaning <= -carryRow) {
+	if abs32(s.fast-s.slow) > leanLeast && n > warmSamples || n < 100 && (s.leaning >= carryRow || s.leaning <= -carryRow) {
 		a /= 8
 	}
 	c := clamp(r, huber*scale)
 	s.loc[k] += float32(a * c * unit)
-	switch {
-	case k != 0:
-	case s.is(flagOdd):
-		s.par += float32(a * c)
-	default:
-		s.par -= float32(a * c)
+	if k == 0 {
+		s.par += float32(a * c * s.sign())
 	}
-	m := min(math.Abs(r-float64(s.fast)), huber*scale) * 1.2533 // about the short mean: a lagging baseline is not noise
-	s.scale[k] += float32(max(a, 0.01) * (m - float64(s.scale[k])/unit) * unit)
+	m := math.Abs(r - float64(s.fast)) // about the short mean: a lagging baseline is not noise
+	if most := huber * scale; m > most {
+		m = most
+	}
+	if a < 0.01 {
+		a = 0.01
+	}
+	s.scale[k] += float32(a * (meanToScale*m*unit - float64(s.scale[k])))
 }
 
-func clamp(x, c float64) float64 { return max(-c, min(c, x)) }
+// meanToScale of the mean distance from the middle gives the standard deviation of normal noise.
+const meanToScale = 1.2533
 
-func clampTo(x, lo, hi float64) float64 { return max(lo, min(hi, x)) }
-
-func abs32(x float32) float32 {
-	if x < 0 {
-		return -x
+func clamp(x, c float64) float64 {
+	if x > c {
+		return c
+	}
+	if x < -c {
+		return -c
 	}
 	return x
 }
+
+func clampTo(x, lo, hi float64) float64 {
+	if x < lo {
+		return lo
+	}
+	if x > hi {
+		return hi
+	}
+	return x
+}
+
+func abs32(x float32) float32 { return math.Float32frombits(math.Float32bits(x) &^ (1 << 31)) }
