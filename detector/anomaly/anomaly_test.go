@@ -112,7 +112,7 @@ func TestCheckpointsEvaluationsAndToldChangesOfScheduleSayNothing(t *testing.T) 
 	n.want("checkpoints and evaluations", n.said())
 	n.tokens, n.paceTimes = 8192, 1.9 // the next stage of the schedule, told by the tokens of a step
 	n.pass(2 * time.Minute)
-	n.want("a told change", only(n.said(), "warning", "critical"))
+	n.want("a told change", n.said())
 }
 
 func TestAWarmUpIsNeverJudged(t *testing.T) {
@@ -122,8 +122,37 @@ func TestAWarmUpIsNeverJudged(t *testing.T) {
 	n.section, n.paceTimes = 1, 8 // the first steps compile
 	n.pass(15 * time.Second)
 	n.paceTimes = 1
-	n.pass(2 * time.Minute)
+	n.pass(3 * time.Minute)
+	n.section, n.step = 0, 0 // a new process in its place
+	n.pass(20 * time.Second)
+	n.section, n.paceTimes = 1, 8
+	n.pass(12 * time.Second)
+	n.paceTimes = 1
+	n.pass(time.Minute)
 	n.want("warm-up", n.said())
+}
+
+func TestAGpuWhoseRankIsStuckIsNotTheOneToBlame(t *testing.T) {
+	n := newNode(t, 2).pass(learnt)
+	n.stuck = true
+	n.pass(time.Minute)
+	n.stuck = false
+	n.pass(time.Minute)
+	n.want("stuck", n.said())
+}
+
+func TestAWorseLevelThatFallsBackToTheAcceptedOneHasNotRecovered(t *testing.T) {
+	n := newNode(t, 2).pass(learnt)
+	n.temp[0] = 75
+	n.pass(2 * time.Minute)
+	n.temp[0] = 95
+	n.pass(20 * time.Second)
+	n.temp[0] = 75
+	n.pass(40 * time.Second)
+	n.want("at the accepted level", only(n.said(), "info temperature", "-info temperature"), "info temperature gpu/GPU-0")
+	n.temp[0] = 62
+	n.pass(40 * time.Second)
+	n.want("at the first level", only(n.said(), "-info temperature"), "-info temperature gpu/GPU-0")
 }
 
 func TestAChangeOfScheduleThatNobodyToldIsInformationOnly(t *testing.T) {
@@ -171,7 +200,7 @@ func TestNoNumbersLateAndRepeatedSamplesMoveNothing(t *testing.T) {
 func TestAClockThatStepsBackOrAheadFindsNothingAndBlindsNothing(t *testing.T) {
 	for _, by := range []time.Duration{-time.Hour, 2 * time.Hour, -11 * time.Second} {
 		t.Run(by.String(), func(t *testing.T) {
-			n := newNode(t, 2).pass(learnt)
+			n := newNode(t, 2).pass(8 * time.Minute) // the power limit comes every 15 s
 			n.said()
 			n.skew = by
 			n.pass(2 * time.Minute)
@@ -251,9 +280,10 @@ func TestTenThousandRanksAreBoundedAndCounted(t *testing.T) {
 	}
 	now := t0
 	flood := func(from, ranks int) {
-		for range 3 {
+		for round := range 3 {
 			now = now.Add(time.Second)
-			for i := range ranks {
+			for k := range ranks {
+				i := (k + round*ranks/3) % ranks // they come in another order each time
 				l := Labels{PodUID: fmt.Sprintf("u-%d", from+i), Rank: int64(i), Local: -1}
 				for _, m := range []string{"pitcrew.train.step.duration", "pitcrew.train.loss", "pitcrew.train.memory.allocated"} {
 					e.Put(Lookup(m), l, now.UnixNano(), 1)
@@ -274,6 +304,21 @@ func TestTenThousandRanksAreBoundedAndCounted(t *testing.T) {
 	}
 	if e.ents[entityKey{Rank, "u-50050", 50}] == nil {
 		t.Error("a new rank has no room though old ones are silent")
+	}
+}
+
+func TestACheckpointsTimeCountsOnceHoweverOftenItIsSaid(t *testing.T) {
+	n := newNode(t, 1)
+	for ckpt := range 3 {
+		for range 50 {
+			n.now = n.now.Add(100 * time.Millisecond)
+			n.put("pitcrew.train.checkpoint.step", n.rank(0), n.now, float64(100*ckpt))
+			n.put("pitcrew.train.checkpoint.duration", n.rank(0), n.now, 4)
+			n.e.End(n.now)
+		}
+	}
+	if c := n.e.Counts(); c.Samples != 2 { // what was there at first sight may be long past
+		t.Errorf("%d samples of three checkpoints", c.Samples)
 	}
 }
 

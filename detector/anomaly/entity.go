@@ -325,10 +325,11 @@ func (en *entity) tell(r role, v float64) {
 }
 
 func (en *entity) leave(phase uint8) {
-	if phase != series.Warmup {
-		en.elsewhere = phase
-		en.mark++
+	if phase == series.Warmup { // not judged itself; the steps after it come back as after any other
+		phase = phaseOther
 	}
+	en.elsewhere = phase
+	en.mark++
 }
 
 // worked follows what a step processes: so many tokens or samples are a workload, and another number of them another.

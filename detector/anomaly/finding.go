@@ -94,7 +94,7 @@ func (e *Engine) opened(tr *track, s *Signal, f *series.Finding, x series.Sample
 		return
 	}
 	if m := tr.m; m != nil { // its level was accepted, and it became worse
-		m.state, m.watch, m.z = event.StateOpen, false, max(m.z, zOf(f.Score))
+		m.state, m.z = event.StateOpen, max(m.z, zOf(f.Score))
 		e.touch(tr.ent)
 		return
 	}
@@ -168,10 +168,14 @@ func (e *Engine) absent(tr *track, s *Signal, silent float64) {
 // cleared ends the finding of a series: it is back in its band.
 func (e *Engine) cleared(tr *track, t int64) {
 	m := tr.m
-	if m == nil || m.watch {
-		return // the series engine speaks of the level that was accepted
+	switch {
+	case m == nil:
+	case m.watch: // back at the level that was accepted, which is none that was expected
+		m.state, m.report.changed = event.StateAccepted, true
+		e.touch(tr.ent)
+	default:
+		e.over(m, t, closedCleared)
 	}
-	e.over(m, t, closedCleared)
 }
 
 func (e *Engine) over(m *member, t int64, how closing) {
@@ -209,7 +213,7 @@ func (e *Engine) follow(tr *track, t int64, val, score float64) {
 	if m == nil {
 		return
 	}
-	if !m.watch && m.state == event.StateOpen {
+	if m.state == event.StateOpen {
 		if z := zOf(score); z > m.z {
 			m.z = z
 			e.touch(tr.ent)
@@ -231,7 +235,7 @@ func (tr *track) back(e *Engine, s *Signal, val float64) {
 		m.level += levelRate * (val - m.level)
 	default:
 		m.level += levelRate * (val - m.level)
-		if m.up && m.level <= m.upper || !m.up && m.level >= m.lower {
+		if m.up && m.level <= m.upper || !m.up && m.level >= m.lower { // whatever its series says
 			if m.inRow++; m.inRow == 1 {
 				m.inSince = tr.t
 			}

@@ -33,6 +33,10 @@ type node struct {
 	temp, clock  map[int]float64
 	throttled    map[int]bool
 	missing      map[string]bool // metrics that are not said
+	stuck        bool            // no step ends
+	was          float64         // section of the tick before
+	refill       int             // steps after another section that take longer
+	age          float64         // of the last step, s
 	noise        float64
 	out          []detector.Finding
 }
@@ -69,19 +73,30 @@ func (n *node) pass(d time.Duration) *node {
 		n.now = n.now.Add(100 * time.Millisecond)
 		n.tick++
 		ended := false
-		if n.section == 1 {
+		if n.section == 1 && n.was != 1 && n.step > 0 {
+			n.refill = 5
+		}
+		n.was = n.section
+		if n.section == 1 && !n.stuck {
 			if n.due -= 100 * time.Millisecond; n.due <= 0 {
 				ended = true
 				n.step++
 			}
 		}
 		took := n.about(n.pace * n.paceTimes)
+		if n.refill > 0 && ended {
+			took *= 1.6
+			n.refill--
+		}
 		for i := range n.ranks {
 			l := n.rank(i)
 			n.put("pitcrew.train.section", l, n.now, n.section)
 			n.put("pitcrew.train.step", l, n.now, float64(n.step))
 			if n.section == 1 {
-				n.put("pitcrew.train.step.age", l, n.now, 0.1)
+				if n.age += 0.1 / float64(n.ranks); ended {
+					n.age = 0
+				}
+				n.put("pitcrew.train.step.age", l, n.now, n.age)
 			}
 			if !ended {
 				continue
@@ -126,7 +141,7 @@ func (n *node) gpu(i int) {
 		return v
 	}
 	l := Labels{GPU: uuid(i), PCI: "0000:1a:00"}
-	busy := n.section == 1
+	busy := n.section == 1 && !n.stuck
 	util := 0.01
 	if busy {
 		util = n.about(0.97)
@@ -140,7 +155,14 @@ func (n *node) gpu(i int) {
 	}
 	c := l
 	c.Value = "sm"
-	n.put("pitcrew.gpu.clock", c, n.now, n.about(of(n.clock, 1.98e9)))
+	clock := of(n.clock, 1.98e9)
+	if n.stuck {
+		clock = 3e8
+	}
+	n.put("pitcrew.gpu.clock", c, n.now, n.about(clock))
+	if n.tick%150 == 0 {
+		n.put("pitcrew.gpu.power.limit", l, n.now, 700)
+	}
 	for _, reason := range []string{"hw_thermal", "sw_thermal"} {
 		p := l
 		p.Value = reason

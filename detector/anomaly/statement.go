@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/pitcrew/pitcrew/event"
 )
 
 // Verb is what a person says of findings.
@@ -123,7 +121,7 @@ func (e *Engine) accept(r *report) {
 		if m == nil || m.gone {
 			continue
 		}
-		if !m.watch && !m.certain && !m.absent && m.state == event.StateOpen {
+		if m.tr.profile != unchosen && !m.certain && !m.absent {
 			e.engines[m.tr.profile].Accept(m.tr.sid)
 		}
 		if m.certain {

@@ -44,6 +44,19 @@ func TestAMuteThatExpiresLetsTheStandingFindingBeSaidOnce(t *testing.T) {
 	}
 }
 
+func TestAMuteHoldsInANewAgentThatHasNotHeardTheBusYet(t *testing.T) {
+	n := newNode(t, 2).pass(learnt)
+	n.said()
+	n.says(Statement{Verb: Mute, Key: "*", Until: n.now.Add(time.Hour)})
+	n.restart(same)
+	n.temp[0] = 85
+	n.pass(20 * time.Second)
+	n.want("muted", n.said())
+	n.says() // the bus says: nothing is muted
+	n.pass(time.Second)
+	n.want("no longer", only(n.said(), "info temperature"), "info temperature gpu/GPU-0")
+}
+
 func TestWhatWasSaidBeforeAMuteStillEndsByARecovery(t *testing.T) {
 	n := newNode(t, 2).pass(learnt)
 	n.temp[0] = 85
