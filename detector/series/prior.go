@@ -32,9 +32,9 @@ func (e *Engine) Prime(id ID, p Prior) bool {
 	s.blocks = tailBlocks + 1
 	for _, t := range []*tail{&s.fastTail, &s.slowTail} {
 		t.q, t.b = q, tailPriorShare*q
-		t.threshold(s.blocks, e.cfg.Asked/2*blockSeconds/3600)
 	}
 	s.set(flagRatio, true)
 	s.set(flagSibling, p.Reference)
+	e.relimit(s)
 	return true
 }
