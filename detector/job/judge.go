@@ -90,16 +90,32 @@ func (r *role) begin(now time.Time, k kind, m *member, s Signal, by source, f pe
 	}
 	x.showing[s], x.seen[s] = by, f
 	x.step = r.stepAt(f.Onset)
-	x.lost = r.lostSince(x)
 	if m != nil {
 		m.open[k] = x
 	} else {
 		r.slowdown = x
 	}
 	r.a.open++
-	x.event = x.say(now)
-	r.emit(x.event, true)
+	r.fresh = append(r.fresh, x)
 }
+
+// announce says what a round has opened, now that all its signals are judged: of several the one that tells most of the cause.
+func (r *role) announce(now time.Time) {
+	for _, x := range r.fresh {
+		for s := Signal(signals); s > 0; s-- {
+			if x.showing[s-1] != 0 && telling[s-1] > telling[x.signal] {
+				x.signal = s - 1
+			}
+		}
+		x.lost = r.lostSince(x)
+		x.event = x.say(now)
+		r.emit(x.event, true)
+	}
+	r.fresh = r.fresh[:0]
+}
+
+// telling ranks the signals: a slow launch makes a step's compute time long as well, and both make others wait.
+var telling = [signals]int{Compute: 1, Communication: 0, Launch: 2}
 
 // ease takes a signal from a finding; without any left it ends.
 func (r *role) ease(now time.Time, m *member, k kind, s Signal, by source) {

@@ -53,6 +53,7 @@ type role struct {
 	rounds   int
 	interval float64 // seconds between rounds
 	slowdown *finding
+	fresh    []*finding // opened, and not said yet
 	sorted   []float64
 }
 
@@ -205,6 +206,7 @@ func (r *role) close(now time.Time, x *round) {
 			r.judge(now, Signal(s), coarse, f)
 		}
 	}
+	r.announce(now)
 }
 
 // load is what the ranks were given to do in a round, nil where not all say it. Where the middle of it changes the schedule did.
@@ -276,6 +278,7 @@ func (r *role) absences(now time.Time) {
 			r.begin(now, absent, m, Compute, fine, peers.Finding{Onset: m.heard.UnixNano(), Count: len(r.members) - len(silent), Value: math.NaN(), Peers: math.NaN()})
 		}
 	}
+	r.announce(now)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(min(s, 1e6) * float64(time.Second)) }
