@@ -202,9 +202,13 @@ func TestAClockThatStepsBackOrAheadFindsNothingAndBlindsNothing(t *testing.T) {
 		t.Run(by.String(), func(t *testing.T) {
 			n := newNode(t, 2).pass(8 * time.Minute) // the power limit comes every 15 s
 			n.said()
+			held := n.e.Counts().Series
 			n.skew = by
 			n.pass(2 * time.Minute)
 			n.want("after the step", n.said())
+			if known := held - n.e.Counts().UnknownSeries; n.e.Counts().Series != held || known < held*9/10 {
+				t.Errorf("of %d series %d are known", held, known)
+			}
 			if c := n.e.Counts(); c.ClockSteps != 1 || c.Late > 200 {
 				t.Errorf("counts %+v", c)
 			}

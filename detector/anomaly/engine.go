@@ -225,6 +225,9 @@ func (e *Engine) clock() {
 		case d > int64(stepAhead):
 			e.counts.ClockSteps++
 			e.quiet = at + int64(settle)
+			for _, en := range e.ents { // nobody was silent for that long
+				en.seen += d
+			}
 		}
 	}
 	if first {
