@@ -154,7 +154,7 @@ func TestSamplesPassTheMemoryLimiterFirstAndFindingsPassNothing(t *testing.T) {
 
 var (
 	require    = regexp.MustCompile(`(?m)^\s+([a-z]\S+) (v\S+)`)
-	call       = regexp.MustCompile(`(?m)^\s*(?:return \[\][a-z]+\.Factory\{)?(\w+)\.NewFactory\(\)[,}]`)
+	call       = regexp.MustCompile(`(?m)^\s*(?:return \[\][a-z]+\.Factory\{)?(?:[a-z]+\()?(\w+)\.NewFactory\(\)[,})]`)
 	importLine = regexp.MustCompile(`"((?:github\.com|go\.opentelemetry\.io)/[^"]+)"`)
 )
 

@@ -53,7 +53,7 @@ func connectors() []connector.Factory {
 func exporters() []exporter.Factory {
 	return append([]exporter.Factory{
 		natsexporter.NewFactory(),
-		prometheusexporter.NewFactory(),
+		scraped(prometheusexporter.NewFactory()),
 		otlpexporter.NewFactory(),
 		debugexporter.NewFactory(),
 	}, onDemand()...)

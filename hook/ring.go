@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -76,8 +77,12 @@ func (r *Ring) Snapshot() (Snapshot, error) {
 	return s, nil
 }
 
+// pages are buffers for headers: each rank's is read ten times a second.
+var pages = sync.Pool{New: func() any { return new([ringHeaderSize]byte) }}
+
 func (r *Ring) read() (Snapshot, error) {
-	var page [ringHeaderSize]byte
+	page := pages.Get().(*[ringHeaderSize]byte)
+	defer pages.Put(page)
 	if err := r.readAt(page[:], 0); err != nil {
 		return Snapshot{}, err
 	}

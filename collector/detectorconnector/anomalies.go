@@ -149,7 +149,7 @@ func (a *anomalies) judge(md pmetric.Metrics) []detector.Finding {
 					continue
 				}
 				for _, p := range points(m).All() {
-					if p.Flags().NoRecordedValue() {
+					if p.Flags().NoRecordedValue() || partial(p.Attributes()) {
 						continue
 					}
 					l := base
@@ -167,6 +167,15 @@ func (a *anomalies) judge(md pmetric.Metrics) []detector.Finding {
 		}
 	}
 	return found
+}
+
+// partial says whether a value is of a part of a GPU that no signal is about: a MIG instance, an encoder or a decoder.
+func partial(attrs pcommon.Map) bool {
+	if _, instance := attrs.Get("hw.parent"); instance {
+		return true
+	}
+	task, ok := attrs.Get("hw.gpu.task")
+	return ok && task.Str() != "general"
 }
 
 // read takes the labels of a point or resource in one pass.

@@ -162,6 +162,7 @@ func (c *core) gpuValue(metric string, res pcommon.Map, p pmetric.NumberDataPoin
 		v.Kind = a.text("pitcrew.gpu.health.system")
 	}
 	var b strings.Builder
+	b.Grow(96) // what most take: an UUID and a word or two
 	for k, x := range p.Attributes().All() {
 		b.WriteString(k)
 		b.WriteByte('=')

@@ -189,6 +189,7 @@ func TestDcgmNamesCarryTheExportersLabels(t *testing.T) {
 
 func TestADCGMNameComesOnceAnIntervalForAllCardsAlikeAndTheOtherSpellingEachRound(t *testing.T) {
 	cfg := NewDefaultConfig()
+	cfg.DCGMNamesInterval = 5 * time.Second
 	b := builderOf(cfg)
 	both := cards(Device{ID: 0, UUID: "GPU-a"}, Device{ID: 1, UUID: "GPU-b"})
 	counts := map[string]int{}

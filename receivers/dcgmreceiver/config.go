@@ -63,7 +63,7 @@ func NewDefaultConfig() *Config {
 		RetryMax:    30 * time.Second,
 		DCGMNames:   true,
 
-		DCGMNamesInterval: 5 * time.Second,
+		DCGMNamesInterval: 10 * time.Second,
 
 		Policies: []string{"xid", "dbe"},
 	}

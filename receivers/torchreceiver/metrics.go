@@ -121,6 +121,9 @@ func mfu(s *hook.Snapshot, r *hook.Record) (float64, bool) {
 	return s.StepFLOPs / (s.PeakFLOPS * r.Duration.Seconds()), s.StepFLOPs > 0 && s.PeakFLOPS > 0 && r.Duration > 0
 }
 
+// maxAttributes is how many a point has at most: grown to one by one, they take twice the memory.
+const maxAttributes = 8
+
 const (
 	// maxRecords bounds the steps of one rank in one sample: more is below 2 ms a step, and the newest count.
 	maxRecords = 64
@@ -292,6 +295,7 @@ func (b *batch) put(m *about, pod string, s *hook.Snapshot, at pcommon.Timestamp
 	}
 	id := s.Identity
 	id.PID = 0
+	p.Attributes().EnsureCapacity(maxAttributes)
 	putIdentity(p.Attributes(), pod, id, s.GPUUUID)
 	if s.Role != "" {
 		p.Attributes().PutStr("pitcrew.role", s.Role)

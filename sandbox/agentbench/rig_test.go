@@ -113,6 +113,9 @@ func startNode(t testing.TB, env ...string) *node {
 		"LD_LIBRARY_PATH=" + p.library, "PATH=" + os.Getenv("PATH"), "HOME=" + n.dir,
 	}, env...)
 	n.collector, n.env = p.collector, common
+	if _, bench := t.(*testing.B); !bench { // whose figures are of the defaults
+		common = append(common, "PITCREW_PROMETHEUS_INTERVAL=1s")
+	}
 	n.agent = n.start(p.collector, "agent", common)
 	n.eventually("the agent to serve", func() bool { _, code := healthOf(n.agent); return code == http.StatusOK })
 	n.dcgm = n.start(p.collector, "dcgm", common) // a round that finds no agent is not kept: the next one brings newer values
