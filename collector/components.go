@@ -24,6 +24,8 @@ import (
 	"github.com/pitcrew/pitcrew/collector/pilotextension"
 	"github.com/pitcrew/pitcrew/collector/podlabels"
 	"github.com/pitcrew/pitcrew/receivers/dcgmreceiver"
+	"github.com/pitcrew/pitcrew/receivers/fabricreceiver"
+	"github.com/pitcrew/pitcrew/receivers/gpuprocessreceiver"
 	"github.com/pitcrew/pitcrew/receivers/torchreceiver"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver"
 )
@@ -35,6 +37,8 @@ func receivers() []receiver.Factory {
 		xidreceiver.NewFactory(),
 		torchreceiver.NewFactory(),
 		dcgmreceiver.NewFactory(),
+		gpuprocessreceiver.NewFactory(),
+		fabricreceiver.NewFactory(),
 		otlpreceiver.NewFactory(),
 	}
 }
