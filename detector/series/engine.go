@@ -60,6 +60,8 @@ type Engine struct {
 	contexts int        // of them that are not nil
 	open     map[ID]*Finding
 	counts   Counts
+
+	uncalibrated bool // thresholds from the scale as if noise were independent and normal: for tests of what the tail models are worth
 }
 
 // New makes an engine.

@@ -364,12 +364,19 @@ func (e *Engine) relimit(s *state) {
 	}
 	if s.is(flagRatio) { // the mean of independent residuals of that scale stays below it but for one in millions
 		noise := noiseScales * float64(s.scale[s.phase])
+		if e.uncalibrated {
+			ff, fs = 0, 0
+		}
 		ff = max(ff, noise*math.Sqrt(clampTo(every/fastSeconds, 1.0/256, 1.0/fastLeast)/2))
 		fs = max(fs, noise*math.Sqrt(clampTo(every/slowSeconds, 1.0/1024, 1.0/slowLeast)/2))
 	}
 	far := 0.0
 	if p := e.blockShare(s); p > 0 {
 		far = max(0, ln(float64(tailShare/p)))
+	}
+	if e.uncalibrated {
+		s.fastTail.per, s.slowTail.per = float32(1/max(ff, limitLeast)), float32(1/max(fs, limitLeast))
+		return
 	}
 	s.fastTail.limit(s.blocks, float32(far), float32(ff*e.share))
 	s.slowTail.limit(s.blocks, float32(far), float32(fs*e.share))
