@@ -301,7 +301,11 @@ func TestTenThousandRanksAreBoundedAndCounted(t *testing.T) {
 	if c.Series > 512 || c.Entities > 512 || c.Refused == 0 || c.Evicted > 0 || c.Bytes > 4<<20 {
 		t.Errorf("while all are alive: %+v", c)
 	}
-	now = now.Add(2 * time.Minute)
+	for range 12 {
+		now = now.Add(10 * time.Second)
+		e.Put(Lookup("pitcrew.train.loss"), Labels{PodUID: "u-1", Rank: 1, Local: -1}, now.UnixNano(), 1)
+		e.End(now)
+	}
 	flood(50_000, 100) // the first ones are silent now
 	if c = e.Counts(); c.Series > 512 || c.Evicted == 0 {
 		t.Errorf("when they are silent: %+v", c)
@@ -333,9 +337,11 @@ func TestWhatWasNotHeardOfForLongIsForgottenWithoutARecovery(t *testing.T) {
 	n.pass(20 * time.Second)
 	n.said()
 	n.ranks = 0
-	n.now = n.now.Add(forget)
-	n.e.Put(Lookup("hw.power"), Labels{GPU: "GPU-9"}, n.now.UnixNano(), 600)
-	n.pass(time.Second)
+	for range int(forget/(30*time.Second)) + 1 {
+		n.now = n.now.Add(30 * time.Second)
+		n.put("hw.power", Labels{GPU: "GPU-9"}, n.now, 600)
+		n.out = append(n.out, n.e.End(n.now)...)
+	}
 	said := n.said()
 	if len(only(said, "xinfo temperature gpu/GPU-0")) != 1 || len(only(said, "-")) > 0 {
 		t.Errorf("said %q", said)
