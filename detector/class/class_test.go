@@ -120,6 +120,22 @@ func TestASlowDriverIsNamedAndAnEqualOneIsNot(t *testing.T) {
 	}
 }
 
+func TestADifferenceThatRunsOfOneClassShowTooIsNoDriversFault(t *testing.T) {
+	for name, c := range map[string]struct {
+		factor float64
+		spread []float64 // of the runs on both drivers
+	}{"below the floor": {1.022, []float64{1, 1, 1, 1, 1, 1, 1, 1, 1}}, "within what runs differ": {1.05, []float64{0.9, 0.95, 1, 1.05, 1.1}}} {
+		s := store(t, Config{})
+		for i, f := range c.spread {
+			observe(s, key("570"), fmt.Sprint("old", i), 400, int64(i)*1e12, f)
+			observe(s, key("580"), fmt.Sprint("new", i), 400, int64(i)*1e12+5, f*c.factor)
+		}
+		if d := s.Compare(key("580"), Driver); len(d) != 1 || d[0].Slow || math.Abs(d[0].Ratio-c.factor) > 0.01 {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
 func TestBadValuesChangeNothing(t *testing.T) {
 	s := store(t, Config{})
 	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1} {

@@ -88,6 +88,41 @@ func TestHalfOfTheRoleOnSlowerHardwareIsNobodysFault(t *testing.T) {
 	if f := s.play(t, 2000, false); len(f) != 0 {
 		t.Errorf("found %+v", f)
 	}
+	g := group(t, 10)
+	for r := range 24 {
+		v, _ := s.round(r)
+		g.Round(int64(r), v)
+	}
+	if n := g.noise.scale; n < 0.015 || n > 0.03 {
+		t.Errorf("noise of 0.02 is taken for %.3f", n)
+	}
+}
+
+func TestFourOfTenSlowDoNotHideBehindTheMiddleThatTheyPullUp(t *testing.T) {
+	n := 0
+	for seed := range uint64(50) {
+		s := sim{rng: rand.New(rand.NewPCG(seed, 9)), offsets: even(10), noise: 0.04, factor: from(4, 1.18, 30, 99)}
+		n += len(named(s.play(t, 42, false)))
+	}
+	if n < 195 {
+		t.Errorf("%d of 200 named within twelve rounds", n)
+	}
+}
+
+func TestAFaultBelowTheThresholdDoesNotRaiseIt(t *testing.T) {
+	s := sim{rng: rand.New(rand.NewPCG(1, 2)), offsets: even(16), noise: 0.06, factor: from(1, 1.1, 200, 9999)}
+	g := group(t, 16)
+	before := 0.0
+	for r := range 600 {
+		if r == 200 {
+			before = g.noise.tail[2].threshold(16, 12)
+		}
+		v, _ := s.round(r)
+		g.Round(int64(r), v)
+	}
+	if after := g.noise.tail[2].threshold(16, 12); before <= 0 || after > 1.25*before {
+		t.Errorf("threshold %.3f before, %.3f after 400 rounds", before, after)
+	}
 }
 
 func TestASlowMemberIsNamedInsideTwelveRoundsOfANoiseThatHidesItInEachRound(t *testing.T) {
@@ -251,17 +286,22 @@ func TestTheLoadOfAMemberIsNotItsFault(t *testing.T) {
 	if f := named(s.play(t, 72, false)); len(f) == 2 {
 		t.Error("without the load they are found as soon: this test proves nothing")
 	}
-	// A load that is itself slow, or not a number, names nobody.
+	// A load that is itself slow, or not a number, names nobody and does not hide a fault of another member.
 	g := group(t, 16)
 	s = imbalance(0, 1)
+	s.load = 0.4
 	for r := range 400 {
 		v, load := s.round(r)
 		if r >= 100 {
 			load[3] *= 2
 			load[4], load[5], load[6] = math.NaN(), math.Inf(1), -1
 		}
-		if f := g.RoundLoad(int64(r), v, load); len(named(f)) > 0 {
-			t.Errorf("round %d: %+v", r, f)
+		if r >= 300 {
+			v[9] *= 1.3
+		}
+		f := named(g.RoundLoad(int64(r), v, load))
+		if len(f) > 0 && (r < 300 || r > 306 || !slices.Equal(f, []int{9})) || r == 399 && !g.m[9].open {
+			t.Errorf("round %d: %v", r, f)
 		}
 	}
 }

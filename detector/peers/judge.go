@@ -72,22 +72,11 @@ func (g *Group) evidence(m *member) (e evidence) {
 			continue
 		}
 		e.score, e.change, e.window = score, change, k
-		if change >= max(floors[k], g.noise.tail[k].threshold(len(g.m), l)) && score >= openScores[k] && g.lasting(m, k) {
+		if change >= max(floors[k], g.noise.tail[k].threshold(len(g.m), l)) && score >= openScores[k] {
 			e.opens = true
 		}
 	}
 	return e
-}
-
-// lasting says that most of a window's rounds show the change, the last of them too: a few long steps are no level.
-func (g *Group) lasting(m *member, k int) bool {
-	n := 0
-	for i := range lengths[k] {
-		if m.window.back(i)-g.judging.base[k] > floors[k]/2 {
-			n++
-		}
-	}
-	return n >= (2*lengths[k]+2)/3
 }
 
 // judge opens and ends findings. It says whether so many members changed that the peers are no measure.
