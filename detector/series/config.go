@@ -92,6 +92,7 @@ const (
 	baseSibling   = 120.0 // … against siblings, whose profile has the trends
 	baseLeast     = 60
 	scaleFloor    = 0.005 // of the level
+	farthest      = 1e30  // values that are no ratios and lie beyond are taken as this
 	huber         = 3     // scales that one sample may pull by
 	blockSeconds  = 2.0   // of the tail model
 	blockLeast    = 8     // samples

@@ -1,7 +1,9 @@
 package series
 
 import (
+	"bytes"
 	"encoding/binary"
+	"hash/crc32"
 	"math"
 	"os"
 	"testing"
@@ -51,17 +53,28 @@ func FuzzObserve(f *testing.F) {
 	})
 }
 
-// FuzzRestore takes snapshots of any bytes: never a panic, and an engine that refused one works.
+// FuzzRestore takes snapshots of any bytes, also such whose checksum was made to fit: never a panic, and an engine that refused one,
+// or took what it cannot tell from a real one, works.
 func FuzzRestore(f *testing.F) {
 	_, e := run(f, Config{}, job{ms: 100, noise: 0.02, factor: 2, from: 100, to: 200, steps: 150, seed: 1}.samples())
 	f.Add(e.Snapshot())
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		e, _ := New(Config{})
-		id, _ := e.Add(Ratio)
+		e, _ := New(Config{MaxSeries: 64})
+		_, _ = e.Add(Ratio)
 		_ = e.Restore(b)
-		if e.Len() > 0 {
-			e.Observe(id, Sample{T: 1, V: 1})
+		if len(b) > 4 {
+			_ = e.Restore(binary.LittleEndian.AppendUint32(bytes.Clone(b[:len(b)-4]), crc32.Checksum(b[:len(b)-4], castagnoli)))
+		}
+		if e.Len() > 64 || len(e.ctx) > e.Len() {
+			t.Fatalf("%d series of %d bytes", e.Len(), len(b))
+		}
+		for i := range e.Len() {
+			for k := range int64(40) {
+				e.Observe(ID(i), Sample{T: 1e18 + k*1e9, V: float64(100 + k%7*50), Told: k%2 == 0, Workload: uint32(k / 20), Phase: uint8(k / 30)})
+			}
+			e.Accept(ID(i))
+			e.Absent(ID(i), 2e18)
 		}
 	})
 }

@@ -166,7 +166,7 @@ func (e *Engine) warm(s *state) int {
 
 func (s *state) transform(v float64, r float32) (y, ref float64, ok bool) {
 	if !s.is(flagRatio) {
-		return v, 0, true
+		return clamp(v, farthest), 0, true
 	}
 	if v <= 0 {
 		return 0, 0, false
