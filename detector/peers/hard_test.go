@@ -306,6 +306,19 @@ func TestTheLoadOfAMemberIsNotItsFault(t *testing.T) {
 	}
 }
 
+func TestAReplicaAtFaultTeachesNothingOfLoads(t *testing.T) {
+	s := sim{rng: rand.New(rand.NewPCG(7, 9)), offsets: even(16), noise: 0.01, load: 0.15}
+	g := group(t, 16)
+	for r := range 200 {
+		v, load := s.round(r)
+		load[3] *= 2.35 // its stage next door is slow, not its work more
+		g.RoundLoad(int64(r), v, load)
+	}
+	if b := g.load.slope(); math.Abs(b-1) > 0.1 {
+		t.Errorf("slope %.2f, want 1", b)
+	}
+}
+
 func TestTheOrderOfMembersAndTheUnitDoNotMatter(t *testing.T) {
 	mirrored := func(unit float64, turn bool) (f []Finding) {
 		s := sim{rng: rand.New(rand.NewPCG(2, 9)), offsets: healthy, noise: 0.02, factor: from(2, 1.3, 60, 90)}
