@@ -3,9 +3,12 @@
     python3 python/bench/bench_hook.py [--out bench/out/hook.json] [--steps 20000]
 
 `us_per_step`: the time inside `step(loss)` itself, call by call, with the ring, the side thread and an agent connected.
-`loop`: a loop of a small torch step (or of plain Python where there is no torch), in blocks that run in turn with and
-without the hook. The median of the pairs' differences is what a user would see, with the quartiles beside it, because
-on a busy machine it drowns in the noise of the steps themselves.
+`loop`: whole training steps (data loader, forward, backward, optimizer) of the smallest model, in blocks that run in
+turn without the hook and with all that `attach` measures, as one of two ranks. The median of the pairs' differences is
+what a step costs, with the quartiles beside it. It is the processor time of the training thread, since on a busy
+machine the clock on the wall tells more of the other programs. Without torch a loop of plain Python stands in.
+
+`ok` is whether a whole step costs at most 5 microseconds (median), and `step` alone does so at its 95th percentile.
 """
 
 import argparse
@@ -33,25 +36,60 @@ def percentile(values, p):
     return ordered[min(len(ordered) - 1, int(p / 100 * len(ordered)))]
 
 
-def workload():
-    """A step of a small model, and what it is called."""
-    try:
-        import torch
-    except ImportError:
-        return (lambda: sum(range(2000))), "plain Python, no torch here"
-    torch.set_num_threads(1)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    x = torch.randn(16, 32)
+class Workload:
+    """Steps to measure, with and without the hook, and what they are called."""
 
-    def step():
-        loss = model(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+    def __init__(self):
+        try:
+            import torch
+        except ImportError:
+            self.what, self._torch = "plain Python, no torch here", None
+            return
+        self._torch = torch
+        torch.set_num_threads(1)
+        self.what = "torch %s, all phases, as rank 0 of 2: data loader, forward, backward, SGD of one layer" % (
+            torch.__version__
+        )
+        self._model = torch.nn.Linear(4, 1)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
+        self._loader = torch.utils.data.DataLoader(_Batches(torch.ones(4)), batch_size=None)
 
-    return step, "torch %s, a two-layer model on the CPU" % torch.__version__
+    def hook(self):
+        if self._torch is None:
+            return Hook(torch_version="bench")
+        import pitcrew_torch
+
+        return pitcrew_torch.attach(self._model, self._optimizer, step_on="call")
+
+    def run(self, hook):
+        """One block; nanoseconds of this thread."""
+        step = hook.step if hook is not None else lambda loss: None
+        if self._torch is None:
+            began = time.thread_time_ns()
+            for _ in range(BLOCK):
+                step(float(sum(range(2000))))
+            return time.thread_time_ns() - began
+        batches = iter(self._loader)
+        model, optimizer = self._model, self._optimizer
+        began = time.thread_time_ns()
+        for _ in range(BLOCK):
+            loss = model(next(batches))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step(loss.item())
+        return time.thread_time_ns() - began
+
+
+class _Batches:
+    def __init__(self, batch):
+        self._batch = batch
+
+    def __len__(self):
+        return BLOCK
+
+    def __getitem__(self, _):
+        return self._batch
 
 
 def calls(hook, steps):
@@ -69,18 +107,15 @@ def calls(hook, steps):
     return [max(0, t - floor) / 1e3 for t in taken]
 
 
-def blocks(hook, work, count):
+def blocks(work, count):
     """Microseconds a step, block by block, without and with the hook in turn."""
     without, with_ = [], []
-    for n in range(2 * count):
-        began = time.perf_counter_ns()
-        if n % 2:
-            for _ in range(BLOCK):
-                hook.step(work())
-        else:
-            for _ in range(BLOCK):
-                work()
-        (with_ if n % 2 else without).append((time.perf_counter_ns() - began) / BLOCK / 1e3)
+    for _ in range(count):
+        without.append(work.run(None) / BLOCK / 1e3)
+        hook = work.hook()
+        work.run(hook)  # the first backward pass learns which gradient is the last
+        with_.append(work.run(hook) / BLOCK / 1e3)
+        hook.close()
     return without, with_
 
 
@@ -91,18 +126,18 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         os.environ["PITCREW_DIR"] = directory
+        os.environ.update(RANK="0", WORLD_SIZE="2")
         hook = Hook(torch_version="bench")
         agent = wire.connect(os.path.join(directory, "local-0.sock"))
         agent.recv(65536)
-        work, what = workload()
-        for _ in range(1000):
-            hook.step(work())
+        calls(hook, 1000)
         before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         taken = calls(hook, options.steps)
         waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
-        without, with_ = blocks(hook, work, max(10, options.steps // 2 // BLOCK))
         hook.close()
         agent.close()
+        work = Workload()
+        without, with_ = blocks(work, max(10, options.steps // 2 // BLOCK))
     pairs = [b - a for a, b in zip(without, with_)]
     result = {
         "us_per_step": {
@@ -113,7 +148,7 @@ def main():
             "n": len(taken),
         },
         "loop": {
-            "what": what,
+            "what": work.what,
             "without_us": round(statistics.median(without), 3),
             "with_us": round(statistics.median(with_), 3),
             "difference_us": {p: round(percentile(pairs, n), 3) for p, n in (("p25", 25), ("p50", 50), ("p75", 75))},
@@ -122,7 +157,7 @@ def main():
         },
         "voluntary_switches_per_step": waits / len(taken),
         "aim_us": AIM_US,
-        "ok": percentile(taken, 95) <= AIM_US,
+        "ok": max(percentile(taken, 95), percentile(pairs, 50)) <= AIM_US,
         "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
     }
     os.makedirs(os.path.dirname(options.out), exist_ok=True)

@@ -41,7 +41,7 @@ def attach(
     role=None,
     flops_per_step=None,
     peak_flops=None,
-    phases=True,
+    phases=2,
 ):
     """Make this process visible to Pitcrew. Call once, on every rank, after the model and optimizer exist.
 
@@ -59,7 +59,8 @@ def attach(
     step_on: what ends a step: "call" (of `step`), "optimizer" (its step), "auto" (calls, once the first has come).
     flops_per_step: FLOPs of this rank's share of a step (6 x parameters x tokens for a dense transformer, without
         recomputation); then the MFU is told. peak_flops: of its accelerator, a second; known for some GPUs.
-    phases: whether to measure data wait, forward, backward, optimizer and the wait for other ranks.
+    phases: forward, backward, optimizer and the wait for other ranks are measured in one of so many steps (on a GPU in one
+        of up to 32, about one a second); 0 for never. Data wait, too, but then always.
     """
     global _hook
     try:
@@ -143,10 +144,10 @@ def _counter(hook, step_on):
 def _measure(hook, model, optimizer, counts, phases):
     from .phases import Phases
 
-    hook.probes = Phases(hook.phases, hook.device)
+    hook.probes = Phases(hook.phases, int(phases) or 1 << 62, hook.device)
     hook.at_end.append(hook.probes.detach)
     if optimizer is not None and (phases or counts):
-        hook.probes.follow_optimizer(optimizer, counts or (lambda: None))
+        hook.probes.follow_optimizer(optimizer, counts)
     if phases:
         hook.probes.follow_data_loaders()
         if model is not None:

@@ -13,8 +13,8 @@ import time
 
 from .ring import BACKWARD, COMM, FORWARD, OPTIMIZER, RECORD_DEVICE, RECORD_GRAD_NORM, RECORD_LOSS, RECORD_NOT_FINITE
 
-EVERY_STEPS = 32  # one step of these is measured,
-EVERY = 1_000_000_000  # ns: or one a second, whichever comes sooner
+MOST = 32  # one of at most so many steps is measured,
+EVERY = 1_000_000_000  # ns: and about one a second
 PENDING = 4  # measured steps that may wait for the device
 GIVE_UP = 256  # records after which a measured step is no longer waited for
 MEMORY_EVERY = 10_000_000_000  # ns
@@ -49,8 +49,9 @@ class DeviceProbe:
         self._gradient = None
         self._pending = collections.deque()
         self._launch = LaunchLatency()
-        self._since = EVERY_STEPS
-        self._began = 0
+        self.every = MOST
+        self._pace = None  # ns a step
+        self._last = None
         self._memory_read = 0
         self._dead = False
         ring.late = True
@@ -121,7 +122,7 @@ class DeviceProbe:
             self._fail(error)
 
     def step(self, sequence, now):
-        """The step's record is written: what was measured earlier is taken if it has arrived, the next step chosen."""
+        """The step's record is written: what was measured earlier is taken, if it has arrived."""
         if self._dead:
             self._ring.settle(sequence)
             return
@@ -132,15 +133,27 @@ class DeviceProbe:
                 self._drop()
             while self._pending and self._collect(self._pending[0], sequence):
                 self._pending.popleft()
-            self._since += 1
-            if (self._since >= EVERY_STEPS or now - self._began >= EVERY) and len(self._pending) < PENDING:
-                self._since, self._began, self._sample = 0, now, _Sample()
+            self._follow_pace(now)
             if now - self._memory_read >= MEMORY_EVERY:
                 self._memory_read = now
                 self._ring.memory(now, *self._device.memory())
         except Exception as error:
             self._fail(error)
         self._ring.settle(self._pending[0].sequence - 1 if self._pending else sequence)
+
+    def begin(self):
+        """The next step is to be measured."""
+        if not self._dead and len(self._pending) < PENDING:
+            self._sample = _Sample()
+
+    def _follow_pace(self, now):
+        """every: the largest power of two up to MOST whose steps take up to EVERY. Ranks that differ by a hair in their
+        pace still measure steps in common, since powers of two divide each other."""
+        if self._last is not None:
+            took = now - self._last
+            self._pace = took if self._pace is None else self._pace + (took - self._pace) / 8
+            self.every = max(1, min(MOST, 1 << max(int(EVERY / max(self._pace, 1)).bit_length() - 1, 0)))
+        self._last = now
 
     def _collect(self, sample, newest):
         if newest - sample.sequence >= GIVE_UP:

@@ -191,6 +191,8 @@ class Hook:
             self._done_step = done
             if device is not None:
                 device.step(sequence, now)
+            if self.probes is not None and self.probes.turn(done + 1) and device is not None:
+                device.begin()
             if done >= self._next_save:
                 self._periodic(done)
             if done >= self._rounds.stop_at:

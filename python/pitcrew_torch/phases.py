@@ -26,6 +26,7 @@ except ImportError:
         return False
 
 
+EVERY = 2
 RELEARN = 4  # times the last parameter is looked for again when it got no gradient
 
 _now = time.monotonic_ns
@@ -33,6 +34,8 @@ _now = time.monotonic_ns
 
 class HostProbe:
     """Measures on this thread's clock: right where work is done by the time its call returns, as on a CPU."""
+
+    every = None  # as the user says
 
     def __init__(self, nanoseconds):
         self._ns = nanoseconds
@@ -60,18 +63,37 @@ class HostProbe:
 
 
 class Phases:
-    """The probes of one process. nanoseconds: five sums that the hook reads and clears at each step."""
+    """The probes of one process. nanoseconds: five sums that the hook reads and clears at each step. every: in one of
+    how many steps to measure, which by the step's number is the same one on all ranks; data wait is always measured."""
 
-    def __init__(self, nanoseconds, probe=None):
+    def __init__(self, nanoseconds, every=EVERY, probe=None):
         self._ns = nanoseconds
         self._probe = probe or HostProbe(nanoseconds)
+        self._every = every
+        self._switches = []
         self._undo = []
         self._thread = threading.get_ident()
         self._inside = False
+        self.on = True
 
     def detach(self):
         while self._undo:
             self._undo.pop()()
+
+    def turn(self, step):
+        """The next step has this number: probes are on or off in it."""
+        on = step % (self._probe.every or self._every) == 0
+        if on != self.on:
+            self.on = on
+            for switch in self._switches:
+                switch.turn(on)
+        return on
+
+    def _switched(self, handle, hook):
+        switch = _Switch(handle, hook)
+        self._switches.append(switch)
+        self._undo.append(handle.remove)
+        return switch
 
     # ---- data
 
@@ -115,18 +137,9 @@ class Phases:
     # ---- forward
 
     def follow_forward(self, model):
-        handles = [
-            model.register_forward_pre_hook(_Probe(self._before_forward)),
-            model.register_forward_hook(_Probe(self._after_forward)),
-        ]
-        self._undo.extend(handle.remove for handle in handles)
-
-    def _before_forward(self, module, inputs):
-        if torch.is_grad_enabled():
-            self._probe.enter(FORWARD)
-
-    def _after_forward(self, module, inputs, output):
-        self._probe.leave(FORWARD)
+        before, after = _BeforeForward(self._probe.enter), _AfterForward(self._probe.leave)
+        self._switched(model.register_forward_pre_hook(before), before)
+        self._switched(model.register_forward_hook(after), after)
 
     # ---- backward
 
@@ -134,10 +147,10 @@ class Phases:
         """parameters: of a model whose gradients are exchanged while they are computed; () where none are."""
         inner = torch.autograd.backward
         probe = self._probe
-        last = _LastGradient(list(parameters), probe.gradient) if parameters else None
+        last = _LastGradient(list(parameters), probe.gradient, self._switches) if parameters else None
 
         def backward(*args, **kwargs):
-            if is_compiling() or threading.get_ident() != self._thread:
+            if not self.on or is_compiling() or threading.get_ident() != self._thread:
                 return inner(*args, **kwargs)
             if last is not None and not last.watching():
                 _quietly(last.learn)
@@ -157,13 +170,15 @@ class Phases:
     # ---- optimizer
 
     def follow_optimizer(self, optimizer, counts):
-        """counts() is called after each of this optimizer's steps."""
+        """counts(), if any, is called after each of this optimizer's steps."""
         if hasattr(optimizer, "register_step_post_hook"):
-            handles = [
-                optimizer.register_step_pre_hook(self._before_optimizer),
-                optimizer.register_step_post_hook(lambda *_: self._after_optimizer(counts)),
-            ]
-            self._undo.extend(handle.remove for handle in handles)
+            self._switched(optimizer.register_step_pre_hook(self._before_optimizer), self._before_optimizer)
+            after = self._after_optimizer if counts is None else lambda *_: self._count(counts)
+            handle = optimizer.register_step_post_hook(after)
+            if counts is None:
+                self._switched(handle, after)
+            else:
+                self._undo.append(handle.remove)
         else:
             self._wrap(optimizer, counts)
 
@@ -171,9 +186,14 @@ class Phases:
         if not is_compiling():
             self._probe.enter(OPTIMIZER)
 
-    def _after_optimizer(self, counts):
+    def _after_optimizer(self, *_):
         if not is_compiling():
             self._probe.leave(OPTIMIZER)
+
+    def _count(self, counts):
+        if not is_compiling():
+            if self.on:
+                self._probe.leave(OPTIMIZER)
             counts()
 
     def _wrap(self, optimizer, counts):
@@ -182,9 +202,13 @@ class Phases:
         inner = optimizer.step
 
         def step(_, *args, **kwargs):
-            self._before_optimizer()
+            if self.on:
+                self._probe.enter(OPTIMIZER)
             result = inner(*args, **kwargs)
-            self._after_optimizer(counts)
+            if self.on:
+                self._probe.leave(OPTIMIZER)
+            if counts is not None:
+                counts()
             return result
 
         step.__dict__.update(getattr(inner, "__dict__", {}))
@@ -193,18 +217,39 @@ class Phases:
         self._undo.append(lambda: _restore(optimizer, "step", wrapper, inner))
 
 
-class _Probe:
+class _Switch:
+    """Turns a registered hook off and on again, for less than registering it anew costs."""
+
+    def __init__(self, handle, hook):
+        self._hooks, self._id, self._hook = handle.hooks_dict_ref(), handle.id, hook
+
+    def turn(self, on):
+        if on:
+            self._hooks[self._id] = self._hook
+        else:
+            self._hooks.pop(self._id, None)
+
+
+class _ModuleHook:
     """A module's hook that no copy or pickle of the module takes along, and that a traced graph leaves out."""
 
-    def __init__(self, call):
-        self._call = call
-
-    def __call__(self, *args):
-        if not is_compiling():
-            self._call(*args)
+    def __init__(self, probe):
+        self._probe = probe
 
     def __reduce__(self):
         return (_no_probe, ())
+
+
+class _BeforeForward(_ModuleHook):
+    def __call__(self, module, inputs):
+        if not is_compiling() and torch.is_grad_enabled():
+            self._probe(FORWARD)
+
+
+class _AfterForward(_ModuleHook):
+    def __call__(self, module, inputs, output):
+        if not is_compiling():
+            self._probe(FORWARD)
 
 
 def _no_probe():
@@ -218,9 +263,11 @@ def _nothing(*_):
 class _LastGradient:
     """Watches the parameter that is the last to get its gradient. The first backward pass tells which that is."""
 
-    def __init__(self, parameters, seen):
+    def __init__(self, parameters, seen, switches):
         self._parameters = parameters
         self._seen = seen
+        self._switches = switches
+        self._switch = None
         self._handles = []
         self._found = False
         self._last = None
@@ -252,8 +299,13 @@ class _LastGradient:
         if self._last is not None:
             self._found = True
             self._handles.append(self._last.register_hook(self._seen))
+            self._switch = _Switch(self._handles[0], self._seen)
+            self._switches.append(self._switch)
 
     def forget(self):
+        if self._switch is not None:
+            self._switches.remove(self._switch)
+            self._switch = None
         while self._handles:
             self._handles.pop().remove()
 

@@ -54,7 +54,7 @@ def script(tmp_path):
 def test_each_phase_is_what_that_part_of_the_step_took(script):
     out = script("""
 model = Model(0.002, 0.003); optimizer = Sleepy(model.parameters(), lr=0.1)
-pitcrew.attach(model, optimizer, step_on="call")
+pitcrew.attach(model, optimizer, step_on="call", phases=1)
 for x in torch.utils.data.DataLoader(Data()):
     time.sleep(0.01)  # nobody's
     loss = model(x); optimizer.zero_grad(); loss.backward(); optimizer.step(); pitcrew.step(loss)
@@ -70,7 +70,7 @@ show()
 def test_phases_of_micro_batches_add_up_to_their_step(script):
     out = script("""
 model = Model(0.002); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-pitcrew.attach(model, optimizer, step_on="call")
+pitcrew.attach(model, optimizer, step_on="call", phases=1)
 for _ in range(2):
     for _ in range(3): model(torch.ones(4)).backward()
     optimizer.step(); pitcrew.step()
@@ -84,12 +84,35 @@ show()
     assert three["forward_ns"] == 0
 
 
+def test_all_ranks_measure_the_same_steps_whenever_they_began_to(script):
+    out = script("""
+model = Model(0.0, 0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+pitcrew.attach(model, optimizer, phases=4, step_on="call")
+for step in range(6, 20): model(torch.ones(4)).backward(); optimizer.step(); pitcrew.step(step=step + 1)
+show()
+""")
+    measured = {r["step"] for r in json.loads(out) if r["step"] > 7 and r["forward_ns"]}
+    assert measured == {8, 12, 16, 20}
+    for name in ("backward_ns", "optimizer_ns"):
+        assert {r["step"] for r in json.loads(out) if r["step"] > 7 and r[name]} == measured
+
+
+def test_no_phases_costs_no_probes(script):
+    script("""
+model = Model(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+pitcrew.attach(model, optimizer, phases=0)
+assert not model._forward_hooks and torch.autograd.backward.__module__ == "torch.autograd"
+for _ in range(4): model(torch.ones(4)).backward(); optimizer.step()
+assert [r["step"] for r in records()] == [1, 2, 3, 4] and not any(r["forward_ns"] for r in records())
+""")
+
+
 def test_any_iterable_can_be_measured_and_a_nested_loader_counts_once(script):
     out = script("""
 class Nested(torch.utils.data.IterableDataset):
     def __iter__(self): return iter([b for b in torch.utils.data.DataLoader(Data())][:2])
 assert list(pitcrew.data([1, 2])) == [1, 2]  # nobody is attached: nothing is measured
-pitcrew.attach(Model(), step_on="call")
+pitcrew.attach(Model(), step_on="call", phases=1)
 for _ in pitcrew.data(torch.utils.data.DataLoader(Nested(), batch_size=None)): pitcrew.step()
 show()
 """)
@@ -99,7 +122,7 @@ show()
 
 def test_copies_and_pickles_of_a_model_have_no_probes(script):
     script("""
-model = Model(); pitcrew.attach(model, step_on="call")
+model = Model(); pitcrew.attach(model, step_on="call", phases=1)
 for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
     other(torch.ones(4)); assert pitcrew.attached().phases == [0] * 5, pitcrew.attached().phases
     assert list(other.state_dict()) == list(model.state_dict())
@@ -129,7 +152,7 @@ model(torch.ones(4)).backward(); optimizer.step()
 def test_errors_of_training_pass_through_the_probes_unchanged(script):
     script("""
 model = Model(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-pitcrew.attach(model, optimizer, step_on="call")
+pitcrew.attach(model, optimizer, step_on="call", phases=1)
 loss = model(torch.ones(4)); loss.backward()
 try: loss.backward()
 except RuntimeError as error: assert "second time" in str(error)
@@ -145,7 +168,7 @@ assert 0 < records()[0]["forward_ns"] < 1 and records()[0]["backward_ns"] < 1
 
 def test_a_loss_that_is_not_finite_is_counted_and_flops_are_told(script):
     script("""
-pitcrew.attach(Model(), step_on="call", flops_per_step=6e9, peak_flops=3e12)
+pitcrew.attach(Model(), step_on="call", phases=1, flops_per_step=6e9, peak_flops=3e12)
 for value in (1.0, float("nan"), torch.tensor(float("inf")), torch.ones(1, requires_grad=True)):
     pitcrew.step(value, tokens=7)
 pitcrew.step(1.0, grad_norm=float("nan"))
@@ -178,7 +201,7 @@ class Two(torch.nn.Module):
 inner = Two()
 model = torch.nn.parallel.DistributedDataParallel(inner)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-pitcrew.attach(model, optimizer, step_on="call")
+pitcrew.attach(model, optimizer, step_on="call", phases=1)
 """
 
 
@@ -246,7 +269,7 @@ class Net(torch.nn.Module):
 for way in ("in place", "wrapped", "before"):
     model = Net(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if way == "before": model = torch.compile(model, backend="eager", fullgraph=True)
-    pitcrew.attach(model, optimizer, step_on="call")
+    pitcrew.attach(model, optimizer, step_on="call", phases=1)
     if way == "in place": model.compile(backend="eager", fullgraph=True)
     if way == "wrapped": model = torch.compile(model, backend="eager", fullgraph=True)
     torch._dynamo.utils.counters.clear()
