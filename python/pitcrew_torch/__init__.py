@@ -59,8 +59,8 @@ def attach(
     step_on: what ends a step: "call" (of `step`), "optimizer" (its step), "auto" (calls, once the first has come).
     flops_per_step: FLOPs of this rank's share of a step (6 x parameters x tokens for a dense transformer, without
         recomputation); then the MFU is told. peak_flops: of its accelerator, a second; known for some GPUs.
-    phases: forward, backward, optimizer and the wait for other ranks are measured in one of so many steps (on a GPU in one
-        of up to 32, about one a second); 0 for never. Data wait, too, but then always.
+    phases: forward, backward, optimizer and the wait for other ranks are measured in one of so many steps (on a GPU in
+        one of up to 32, about one a second), data wait always; 0 for neither.
     """
     global _hook
     try:

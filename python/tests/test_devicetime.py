@@ -103,7 +103,7 @@ def records(r):
 
 
 def test_a_measured_step_gets_the_devices_times_when_they_have_arrived(rig):
-    device, probe, r, step = rig
+    _device, _probe, r, step = rig
     step(1, loss=0.5, took=0.1)  # the device is 6.5 ms behind
     header, found = records(r)
     assert (header["settled"], found[1]["forward_ns"]) == (0, 0)
@@ -117,7 +117,7 @@ def test_a_measured_step_gets_the_devices_times_when_they_have_arrived(rig):
 
 
 def test_launch_latency_is_how_far_the_device_is_behind_above_its_least(rig):
-    device, probe, r, step = rig
+    _device, _probe, r, step = rig
     step(1, took=50)  # an idle device
     step(2, measured=False, took=0.1)  # issues 6.5 ms of work in 0.1 ms
     step(3, took=50)
@@ -128,7 +128,7 @@ def test_launch_latency_is_how_far_the_device_is_behind_above_its_least(rig):
 
 
 def test_clocks_that_drift_apart_add_little_to_it(rig):
-    device, probe, r, step = rig
+    _device, _probe, r, step = rig
     real = Device.event
     Device.event = lambda self: _drifting(real(self), self.host)
     try:
@@ -147,14 +147,14 @@ def _drifting(event, host):
 
 
 def test_events_are_used_again(rig):
-    device, probe, r, step = rig
+    device, _probe, _r, step = rig
     for n in range(1, 100):
         step(n, took=50)
     assert device.made <= 20
 
 
 def test_a_loss_that_is_not_finite_is_counted_when_it_is_read(rig):
-    device, probe, r, step = rig
+    _device, _probe, r, step = rig
     step(1, loss=math.nan, took=50)
     step(2, measured=False)
     header, found = records(r)
@@ -162,7 +162,7 @@ def test_a_loss_that_is_not_finite_is_counted_when_it_is_read(rig):
 
 
 def test_memory_is_read_seldom(rig):
-    device, probe, r, step = rig
+    device, _probe, r, step = rig
     asked = []
     device.memory = lambda: asked.append(1) or (10, 20, 30, 1)
     for n in range(1, 301):
@@ -173,7 +173,7 @@ def test_memory_is_read_seldom(rig):
 
 
 def test_a_device_that_hangs_keeps_few_events_and_later_steps_are_settled(rig):
-    device, probe, r, step = rig
+    device, _probe, r, step = rig
     device.busy_until = device.host + 10**15
     for n in range(1, 400):
         step(n)
@@ -193,7 +193,7 @@ def test_an_error_of_the_device_ends_the_measuring_and_not_training(rig):
 
 
 def test_nothing_is_recorded_into_a_graph_that_is_captured(rig):
-    device, probe, r, step = rig
+    device, _probe, r, step = rig
     device.capture = True
     step(1)
     step(2)
@@ -202,7 +202,7 @@ def test_nothing_is_recorded_into_a_graph_that_is_captured(rig):
 
 @pytest.mark.parametrize("took, every", [(1, 32), (40, 16), (300, 2), (600, 1), (9000, 1)])
 def test_about_one_step_a_second_is_measured(rig, took, every):
-    device, probe, r, step = rig
+    _device, probe, _r, step = rig
     for n in range(1, 40):
         step(n, measured=False, took=took)
     assert probe.every == every
