@@ -160,7 +160,7 @@ func (e *Engine) absent(tr *track, s *Signal, silent float64) {
 	nan := math.NaN()
 	e.add(tr, &member{
 		onset: tr.t, value: nan, expected: nan, lower: nan, upper: nan, score: 1, baseline: "self", shape: "absent",
-		promql: fmt.Sprintf("absent_over_time(%s[%ds])", e.selector(tr, s), int(math.Ceil(max(silentLeast, silence*float64(tr.every))))), age: int(tr.n),
+		promql: fmt.Sprintf("absent_over_time(%s[%s])", e.selector(tr, s), promNow), age: int(tr.n),
 		ageS: float64(tr.t-tr.since)*1e-9 + silent, z: 1, absent: true,
 	})
 }
@@ -261,12 +261,30 @@ func (e *Engine) selector(tr *track, s *Signal) string {
 	return s.promName() + "{" + labels + "}"
 }
 
+// The windows of equivalent queries: what a scraper sees, who comes every 15 s to an endpoint whose values are 10 s old at most. They
+// fire later than the engine does, and not on what is over within a window.
+const (
+	promNow  = "1m"
+	promBase = "10m"
+)
+
+// promql gives an expression that fires on much the same: the mean of now against the middle of before, by the share that the
+// engine's threshold was of what it expected.
 func (e *Engine) promql(tr *track, s *Signal, f *series.Finding) string {
-	sel := e.selector(tr, s)
-	if s.Kind == series.Counter {
-		if w := max(60, math.Ceil(4*float64(tr.every))); !math.IsNaN(f.Upper) {
-			return fmt.Sprintf("rate(%s[%gs]) > %.6g", sel, w, f.Upper)
-		}
+	sel, op, limit := e.selector(tr, s), ">", f.Upper
+	if f.Value < f.Expected {
+		op, limit = "<", f.Lower
 	}
-	return f.PromQL(sel)
+	base := fmt.Sprintf("quantile_over_time(0.5, %s[%s] offset %s)", sel, promBase, promNow)
+	switch {
+	case f.What == series.Flatline:
+		return fmt.Sprintf("changes(%s[5m]) == 0", sel)
+	case s.Kind == series.Counter:
+		return fmt.Sprintf("rate(%s[2m]) > %.6g", sel, max(f.Upper, 0))
+	case f.What == series.Stall:
+		return fmt.Sprintf("max_over_time(%s[%s]) > 3 * %s", sel, promNow, base)
+	case !(math.Abs(f.Expected) > 0) || math.IsNaN(limit):
+		return fmt.Sprintf("avg_over_time(%s[%s]) %s %.6g", sel, promNow, op, limit)
+	}
+	return fmt.Sprintf("avg_over_time(%s[%s]) %s %.4g * %s", sel, promNow, op, limit/f.Expected, base)
 }
