@@ -44,47 +44,68 @@ func replayFrom(prior *series.Prior, r *TrainingRun, ms []float64, m Mode, asked
 		e.Prime(id, *prior)
 	}
 	out := make([]point, len(r.Rows))
-	clock := time.Duration(0)
+	f := feed{run: r, ms: ms, mode: m, ref: ref}
 	was := false
-	for i, row := range r.Rows {
-		v := row.MS
-		if ms != nil {
-			v = ms[i]
+	for i := range r.Rows {
+		x, given := f.next()
+		if !given {
+			out[i] = point{t: f.clock.Seconds(), alarm: was}
+			continue
 		}
-		x := series.Sample{V: v}
-		if row.Eval {
-			if m == Untold || math.IsNaN(v) {
-				out[i] = point{t: clock.Seconds(), alarm: was}
-				continue
-			}
-			x.T, x.Phase = int64(clock)+int64(time.Microsecond), 1
-		} else {
-			if !math.IsNaN(v) {
-				clock += time.Duration(v * float64(time.Millisecond))
-			}
-			x.T = int64(clock)
-		}
-		if m != Untold {
-			x.Told = true
-			if row.Step <= warmupSteps {
-				x.Phase = series.Warmup
-			}
-		}
-		switch m {
-		case Told:
-			x.Workload = r.Workload[i]
-		case Siblings:
-			if !row.Eval {
-				x.Ref, x.Workload = ref.At(row.Step), ref.Work(row.Step)
-			}
-		}
-		v1 := e.Observe(id, x)
-		p := point{t: clock.Seconds(), alarm: v1.Alarm, rise: v1.Alarm && !was, known: v1.Known}
+		v := e.Observe(id, x)
+		p := point{t: f.clock.Seconds(), alarm: v.Alarm, rise: v.Alarm && !was, known: v.Known}
 		if p.rise {
 			f := e.Finding(id)
 			p.severity, p.joins, p.what = f.Severity, f.Joins, f.What
 		}
-		out[i], was = p, v1.Alarm
+		out[i], was = p, v.Alarm
 	}
 	return out
+}
+
+// feed makes the samples of a run, row by row.
+type feed struct {
+	run   *TrainingRun
+	ms    []float64 // in place of the run's, where given
+	mode  Mode
+	ref   *series.Reference
+	clock time.Duration
+	at    int
+}
+
+// next gives the sample of the next row; given is false for an evaluation that nobody told of.
+func (f *feed) next() (x series.Sample, given bool) {
+	row := f.run.Rows[f.at]
+	x.V = row.MS
+	if f.ms != nil {
+		x.V = f.ms[f.at]
+	}
+	work := f.run.Workload[f.at]
+	f.at++
+	if row.Eval {
+		if f.mode == Untold || math.IsNaN(x.V) {
+			return x, false
+		}
+		x.T, x.Phase = int64(f.clock)+int64(time.Microsecond), 1
+	} else {
+		if !math.IsNaN(x.V) {
+			f.clock += time.Duration(x.V * float64(time.Millisecond))
+		}
+		x.T = int64(f.clock)
+	}
+	if f.mode != Untold {
+		x.Told = true
+		if row.Step <= warmupSteps {
+			x.Phase = series.Warmup
+		}
+	}
+	switch f.mode {
+	case Told:
+		x.Workload = work
+	case Siblings:
+		if !row.Eval {
+			x.Ref, x.Workload = f.ref.At(row.Step), f.ref.Work(row.Step)
+		}
+	}
+	return x, true
 }

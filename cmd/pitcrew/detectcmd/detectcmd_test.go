@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pitcrew/pitcrew/detector/bench"
 )
 
 // jobFile is a told job with two workloads and a fault of +30 % from step 1200 on.
@@ -118,6 +120,57 @@ func TestCuttingTheInputNeverChangesTheRowsBefore(t *testing.T) {
 				t.Fatalf("the first %d rows depend on later ones", cut)
 			}
 		}
+	}
+}
+
+// runFile is a run as a file with every column that detect honours.
+func runFile(r *bench.TrainingRun, slow func(row int) float64) string {
+	var b strings.Builder
+	b.WriteString("timestamp,step,phase,workload,step_ms\n")
+	clock := 1.7e9
+	for i, row := range r.Rows {
+		phase := "train"
+		switch ms := row.MS * slow(i); {
+		case row.Eval:
+			phase = "eval"
+		default:
+			clock += ms / 1000
+			if row.Step < 12 {
+				phase = "warmup"
+			}
+		}
+		fmt.Fprintf(&b, "%.6f,%d,%s,w%d,%.0f\n", clock+float64(i)*1e-6, row.Step, phase, r.Workload[i], row.MS*slow(i))
+	}
+	return b.String()
+}
+
+func TestRandomCutsOfManyRunsAndASecondRunChangeNoByte(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	findings := 0
+	for _, r := range bench.Synthetic(3, 8, 1) {
+		from := 400 + rng.IntN(1500)
+		in := runFile(r, func(i int) float64 {
+			if i >= from && i < from+200 {
+				return 1.4
+			}
+			return 1
+		})
+		lines := strings.SplitAfter(in, "\n")
+		whole, found := detect(t, in, nil)
+		findings += len(found)
+		if again, second := detect(t, in, nil); fmt.Sprint(again) != fmt.Sprint(whole) || fmt.Sprint(len(second)) != fmt.Sprint(len(found)) {
+			t.Fatalf("run %s: two passes differ", r.ID)
+		}
+		for range 6 {
+			cut := 2 + rng.IntN(len(lines)-3)
+			part, _ := detect(t, strings.Join(lines[:cut], ""), nil)
+			if fmt.Sprint(part) != fmt.Sprint(whole[:len(part)]) {
+				t.Fatalf("run %s: the first %d rows depend on later ones", r.ID, cut)
+			}
+		}
+	}
+	if findings < 8 {
+		t.Errorf("%d findings in eight runs with a fault each: this test proves little", findings)
 	}
 }
 
