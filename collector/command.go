@@ -47,9 +47,9 @@ var modes = []struct {
 // componentStatus lets health_check say how each component is, and not only that the process serves.
 const componentStatus = "extension.healthcheck.useComponentStatus"
 
-// gcPercent is below Go's own 100. On both processes of a node (make bench-agent) 100 takes 128 MiB and 50 another third of a per cent of
-// a core; between them both bounds hold.
-const gcPercent = 75
+// gcPercent is below Go's own 100: of both processes of a node (make bench-agent) what they take in memory is nearer to its bound than
+// what they take of a core, and with few allocations collecting more often costs a twentieth of a per cent of one.
+const gcPercent = 50
 
 // economise sets what Go takes of a training node, where the environment (GOGC, GOMAXPROCS) does not say: on a hundred cores Go would
 // collect garbage on as many as are idle, and these two processes need a fiftieth of one.

@@ -41,7 +41,7 @@ type Event struct {
 const eventBuffer = 4096
 
 type subscriber struct {
-	ch     chan Event
+	ch     chan *Event // pointers: a buffer of events takes megabytes, empty or not
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -54,7 +54,7 @@ type subscriber struct {
 // The returned function ends it and waits for the handler; Close of the Fleet does so too.
 func (f *Fleet) Subscribe(handle func(Event)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &subscriber{ch: make(chan Event, eventBuffer), cancel: cancel, done: make(chan struct{})}
+	s := &subscriber{ch: make(chan *Event, eventBuffer), cancel: cancel, done: make(chan struct{})}
 	f.mu.Lock()
 	pods := make([]*Pod, 0, len(f.pods))
 	for _, p := range f.pods {
@@ -100,7 +100,7 @@ func (s *subscriber) run(ctx context.Context, handle func(Event)) {
 		case <-ctx.Done():
 			return
 		case e := <-s.ch:
-			handle(e)
+			handle(*e)
 		}
 		s.mu.Lock()
 		n := s.dropped
@@ -118,7 +118,7 @@ func (f *Fleet) publish(e Event) {
 	defer f.mu.Unlock()
 	for s := range f.subscribers {
 		select {
-		case s.ch <- e:
+		case s.ch <- &e:
 		default:
 			s.mu.Lock()
 			s.dropped++
