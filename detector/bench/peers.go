@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/pitcrew/pitcrew/detector/peers"
 )
@@ -21,7 +22,8 @@ type PeerFigures struct {
 	Roles      map[string]Pair `json:"shares_by_role"`
 	Late       PeerCase        `json:"one_slow_of_trace_se_after_400_drawn_rounds"`
 	Healthy    PeerHealth      `json:"healthy"`
-	Imbalanced []string        `json:"ar_named"` // role/rank
+	Nanos      float64         `json:"clock_ns_per_round_of_64_ranks_and_20_signals"` // least of ten batches
+	Imbalanced []string        `json:"ar_named"`                                      // role/rank
 	SE         []string        `json:"se_named"`
 	Labels     []string        `json:"minibatch"` // each label: found or missed, and what else was named
 }
@@ -198,7 +200,8 @@ func PeerQuality(dir string) (*PeerFigures, error) {
 		}
 		out.Roles[r.name] = Pair{one.First, several.First}
 	}
-	return out, nil
+	out.Nanos, err = roundNanos(rng)
+	return out, err
 }
 
 // draw replays a long healthy run.
@@ -215,6 +218,36 @@ func (r role) drawn(n int, rng *rand.Rand) [][]float64 {
 		rounds[i] = r.rounds[rng.IntN(len(r.rounds))]
 	}
 	return rounds
+}
+
+// roundNanos is what a round of 64 ranks and 20 signals takes on this machine; the least of some batches, as others use it too.
+func roundNanos(rng *rand.Rand) (float64, error) {
+	groups := make([]*peers.Group, 20)
+	for i := range groups {
+		g, err := peers.New(64)
+		if err != nil {
+			return 0, err
+		}
+		groups[i] = g
+	}
+	rounds := make([][]float64, 16)
+	for i := range rounds {
+		for range 64 {
+			rounds[i] = append(rounds[i], math.Exp(0.01*rng.NormFloat64()))
+		}
+	}
+	const batches, each = 10, 200
+	least := math.Inf(1)
+	for b := range batches {
+		start := time.Now()
+		for i := range each {
+			for _, g := range groups {
+				g.Round(int64(b*each+i), rounds[i%len(rounds)])
+			}
+		}
+		least = min(least, float64(time.Since(start).Nanoseconds())/each)
+	}
+	return least, nil
 }
 
 // late injects when a role has long been known.
