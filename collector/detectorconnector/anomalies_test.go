@@ -94,7 +94,7 @@ func (b *bench) pass(d time.Duration) *bench {
 		if b.heavy {
 			throttled = 1
 		}
-		b.sample(b.t, samples(b.now, point{"hw.gpu.utilization", 0.95, gpu("", "")}, point{"hw.temperature", b.hot * wave, gpu("hw.sensor_location", "gpu")},
+		b.sample(b.t, samples(b.now, point{"hw.gpu.utilization", 0.95, gpu("hw.gpu.task", "general")}, point{"hw.temperature", b.hot * wave, gpu("hw.sensor_location", "gpu")},
 			point{"hw.power", 600 * wave, gpu("", "")}, point{"pitcrew.gpu.throttle", throttled, gpu("pitcrew.throttle.reason", "hw_thermal")}))
 	}
 	return b

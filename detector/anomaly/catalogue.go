@@ -171,7 +171,7 @@ var Catalogue = []Signal{
 	throttle("hw_power_brake", "throttle-power-brake").in(whileBusy),
 	gpu("power", "hw.power", "", "", "W", series.Ratio, Both, Power).info().flat(),
 	gpu("power-limit", "pitcrew.gpu.power.limit", "", "", "W", series.Ratio, Low, Power).in(whileBusy),
-	gpu("utilization", "hw.gpu.utilization", "", "", "1", series.Level, Low, Load).as(roleBusy),
+	gpu("utilization", "hw.gpu.utilization", "hw.gpu.task", "general", "1", series.Level, Low, Load).as(roleBusy),
 	gpu("sm-activity", "pitcrew.gpu.activity", "pitcrew.gpu.pipe", "sm", "1", series.Level, Low, Load),
 	gpu("tensor-activity", "pitcrew.gpu.activity", "pitcrew.gpu.pipe", "tensor", "1", series.Level, Low, Load),
 	gpu("memory-used", "hw.gpu.memory.usage", "", "", "By", series.Ratio, High, Memory).info(),

@@ -70,7 +70,9 @@ func TestGpusWithoutARankAreJudgedWhileBusy(t *testing.T) {
 		for end := n.now.Add(d); n.now.Before(end); {
 			n.now = n.now.Add(time.Second)
 			for i := range 2 {
-				n.put("hw.gpu.utilization", l(i), n.now, n.about(util))
+				general := l(i)
+				general.Value = "general"
+				n.put("hw.gpu.utilization", general, n.now, n.about(util))
 				n.put("hw.power", l(i), n.now, n.about(power))
 				c := l(i)
 				c.Value = "sm"

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,10 +75,30 @@ func TestEveryMetricOfTheCatalogueIsOneThatAReceiverDeclares(t *testing.T) {
 			t.Errorf("%s: has no attribute %s", s.Metric, s.Attr)
 		case s.Attr != "" && !strings.Contains(strings.Join([]string{block, declared[s.Attr], declared["pitcrew.phase"]}, ""), s.Value):
 			t.Errorf("%s: %s is never %q", s.Metric, s.Attr, s.Value)
+		case len(others(block, s.Attr)) > 0:
+			t.Errorf("%s: %q tell series of one GPU or rank apart, and the catalogue does not know them", s.Metric, others(block, s.Attr))
 		case s.Name != "" && !regexp.MustCompile(`unit: "?`+regexp.QuoteMeta(s.Unit)+`"?\n`).MatchString(block):
 			t.Errorf("%s: its unit is not %q", s.Metric, s.Unit)
 		}
 	}
+}
+
+// others are the attributes of a metric that are neither the entity's own nor the one given. A rank counts either samples or tokens.
+func others(block, own string) (out []string) {
+	list := regexp.MustCompile(`attributes: \[([^]]*)\]`).FindStringSubmatch(block)
+	if list == nil {
+		return nil
+	}
+	known := []string{
+		"hw.id", "hw.pci", "hw.type", "hw.parent", "pitcrew.mig", "pitcrew.mig.profile", "k8s.pod.uid", "pitcrew.rank", "pitcrew.local_rank",
+		"pitcrew.world_size", "pitcrew.attempt", "pitcrew.role", "pitcrew.unit", own,
+	}
+	for a := range strings.SplitSeq(list[1], ",") {
+		if a = strings.TrimSpace(a); !slices.Contains(known, a) {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 func TestNamesAreUniqueAndPatternsAskOnlyForFamiliesThatCanSpeak(t *testing.T) {

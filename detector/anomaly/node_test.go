@@ -146,7 +146,9 @@ func (n *node) gpu(i int) {
 	if busy {
 		util = n.about(0.97)
 	}
-	n.put("hw.gpu.utilization", l, n.now, util)
+	general := l
+	general.Value = "general"
+	n.put("hw.gpu.utilization", general, n.now, util)
 	n.put("hw.power", l, n.now, n.about(600))
 	for _, loc := range []string{"gpu", "memory"} {
 		p := l
