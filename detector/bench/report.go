@@ -3,8 +3,9 @@ package bench
 import (
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
-	"time"
+	"syscall"
 
 	"github.com/pitcrew/pitcrew/detector/series"
 )
@@ -21,12 +22,15 @@ type Interval struct {
 
 // FaultFigures are those of one fault in one mode.
 type FaultFigures struct {
-	Fault        string   `json:"fault"`
-	N            int      `json:"n"`
-	Recall       Interval `json:"recall"`
-	DelayP50     float64  `json:"delay_p50_s"` // misses are infinite and so beyond any
-	DelayP90     float64  `json:"delay_p90_s"`
-	AlarmOutside float64  `json:"share_of_time_in_alarm_outside_faults"`
+	Fault        string            `json:"fault"`
+	N            int               `json:"n"`
+	Seed         uint64            `json:"seed"`
+	Recall       Interval          `json:"recall"`
+	DelayP50     float64           `json:"delay_p50_s"` // misses are infinite and so beyond any
+	DelayP90     float64           `json:"delay_p90_s"`
+	AlarmOutside float64           `json:"share_of_time_in_alarm_outside_faults"`
+	Outside95    Interval          `json:"share_in_alarm_outside_interval"`
+	Records      map[string][2]int `json:"hits_of_tries_by_record"`
 }
 
 // ModeFigures are those of one mode at the shipped rate.
@@ -57,9 +61,10 @@ type AskedFigures struct {
 type Report struct {
 	Seed       uint64         `json:"seed"`
 	StateBytes int            `json:"core_state_bytes_per_series"`
-	NanosEach  float64        `json:"ns_per_sample_in_replay"` // engine alone, one series at a time, hot
+	NanosEach  float64        `json:"processor_ns_per_sample_in_replay"` // engine alone, one series at a time, hot
 	Injections int            `json:"injections"`
 	Modes      []ModeFigures  `json:"training_steps"`
+	Folds      []FoldFigures  `json:"training_steps_by_half_of_the_records"`
 	Asked      []AskedFigures `json:"asked_against_seen"`
 	Peers      *PeerFigures   `json:"peers"`
 	Classes    *ClassFigures  `json:"classes"`
@@ -87,6 +92,7 @@ func Quality(dir string) (*Report, error) {
 		}
 		r.Modes = append(r.Modes, f)
 	}
+	r.Folds = folds(runs, past)
 	for _, a := range []float64{30, 8, 1, series.AskedShipped} {
 		r.Asked = append(r.Asked, asked(a, runs))
 	}
@@ -156,14 +162,14 @@ func mode(m Mode, runs []*TrainingRun, past map[string]*series.Reference) ModeFi
 
 func fault(m Mode, x Fault, runs []*TrainingRun, past map[string]*series.Reference) FaultFigures {
 	rng := rand.New(rand.NewPCG(Seed, Seed))
-	out := FaultFigures{Fault: x.Name}
+	out := FaultFigures{Fault: x.Name, Seed: Seed, Records: map[string][2]int{}}
 	away := 0.0
 	if m == Untold {
 		away = 20
 	}
 	hits, tries := map[string]float64{}, map[string]float64{}
 	var delays []float64
-	inAlarm, outside := 0.0, 0.0
+	inAlarm, outside := map[string]float64{}, map[string]float64{}
 	for _, r := range runs {
 		in, ok := place(r, x, away, rng)
 		if !ok {
@@ -179,9 +185,9 @@ func fault(m Mode, x Fault, runs []*TrainingRun, past map[string]*series.Referen
 				delay = math.Min(delay, p.t-ps[in.First-1].t)
 			}
 			if !inside {
-				outside += p.t - last
+				outside[r.Record] += p.t - last
 				if p.alarm {
-					inAlarm += p.t - last
+					inAlarm[r.Record] += p.t - last
 				}
 			}
 			last = p.t
@@ -194,7 +200,11 @@ func fault(m Mode, x Fault, runs []*TrainingRun, past map[string]*series.Referen
 	out.Recall = bootstrap(hits, tries)
 	slices.Sort(delays)
 	out.DelayP50, out.DelayP90 = finite(quantile(delays, 0.5)), finite(quantile(delays, 0.9))
-	out.AlarmOutside = inAlarm / outside
+	out.Outside95 = bootstrap(inAlarm, outside)
+	out.AlarmOutside = out.Outside95.Value
+	for k, n := range tries {
+		out.Records[k] = [2]int{int(hits[k]), int(n)}
+	}
 	return out
 }
 
@@ -263,13 +273,16 @@ func asked(rate float64, runs []*TrainingRun) AskedFigures {
 	return out
 }
 
+// nanos is the processor's time per sample, which other processes disturb less than the clock's.
 func nanos(runs []*TrainingRun) float64 {
 	e, err := series.New(series.Config{})
 	if err != nil {
 		return -1
 	}
 	id, _ := e.Add(series.Ratio)
-	start, n, t := time.Now(), 0, int64(0)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	start, n, t := processor(), 0, int64(0)
 	for _, r := range runs[:min(len(runs), 200)] {
 		for _, row := range r.Rows {
 			t += int64(1e8)
@@ -277,5 +290,15 @@ func nanos(runs []*TrainingRun) float64 {
 			n++
 		}
 	}
-	return float64(time.Since(start).Nanoseconds()) / float64(n)
+	return float64(processor()-start) / float64(n)
+}
+
+// processor is the time in ns that this thread has had; 0 where the system does not say.
+func processor() int64 {
+	var u syscall.Rusage
+	const thread = 1 // RUSAGE_THREAD
+	if syscall.Getrusage(thread, &u) != nil {
+		return 0
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
 }
