@@ -19,6 +19,7 @@ import (
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage"
 
+	"github.com/pitcrew/pitcrew/collector/accelerators"
 	"github.com/pitcrew/pitcrew/collector/detectorconnector"
 	"github.com/pitcrew/pitcrew/collector/natsexporter"
 	"github.com/pitcrew/pitcrew/collector/pilotextension"
@@ -46,6 +47,7 @@ func receivers() []receiver.Factory {
 func processors() []processor.Factory {
 	return []processor.Factory{
 		podlabels.NewFactory(),
+		accelerators.NewFactory(),
 		memorylimiterprocessor.NewFactory(),
 	}
 }

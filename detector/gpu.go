@@ -49,6 +49,7 @@ var gpuRules = []gpuRule{
 	{"pitcrew.gpu.row_remap.pending", "", above, 0, "gpu/row-remap.pending", "row-remap", event.Critical, "reset-gpu", "1", 0},
 	{"hw.errors", "uncorrected", rises, 0, "gpu/ecc", "ecc", event.Critical, "reset-gpu", "{error}", 10 * time.Minute},
 	{"pitcrew.gpu.health", "mem", above, healthWarning, "gpu/ecc.health", "ecc", event.Critical, "reset-gpu", "1", 0},
+	{"pitcrew.gpu.health", "device", above, healthWarning, "gpu/unhealthy", "unhealthy", event.Critical, "contact-support", "1", 0}, // other makers' own word
 	{"pitcrew.gpu.health", "thermal", above, healthWarning, "gpu/thermal", "thermal", event.Critical, "contact-support", "1", 0},
 	{"pitcrew.gpu.health", "nvlink", above, healthWarning, "gpu/nvlink", "nvlink", event.Critical, "check-nvlink/fabric", "1", 0},
 	{"pitcrew.gpu.health", "pcie", above, healthWarning, "gpu/pcie", "pcie", event.Critical, "reboot-node", "1", 0},

@@ -103,7 +103,7 @@ type SignalKind struct {
 var signalKinds = []SignalKind{
 	{Kind: "xid", Code: true, About: "NVIDIA Xid, by number"},
 	{Kind: "sxid", Code: true, About: "NVSwitch SXid, by number"},
-	{Kind: "gpu", Names: []string{"lost", "ecc", "row-remap", "thermal", "nvlink", "pcie", "init", "gsp"}, About: "a GPU that is gone or cannot be used, or a health domain of it"},
+	{Kind: "gpu", Names: []string{"lost", "ecc", "row-remap", "thermal", "nvlink", "pcie", "init", "gsp", "unhealthy"}, About: "a GPU that is gone or cannot be used, or a health domain of it"},
 	{Kind: "pcie", Names: []string{"aer"}, Information: true, About: "a PCIe port or link that reports errors; information, never acts"},
 	{Kind: "nic", Names: []string{"mlx5"}, Information: true, About: "a network adapter that complains; information, never acts"},
 	{Kind: "fabric", Names: []string{"port-down", "flap"}, About: "a port of InfiniBand or RoCE that left ACTIVE, or did so between two looks"},
