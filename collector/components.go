@@ -21,6 +21,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/collector/accelerators"
 	"github.com/pitcrew/pitcrew/collector/detectorconnector"
+	"github.com/pitcrew/pitcrew/collector/megatron"
 	"github.com/pitcrew/pitcrew/collector/natsexporter"
 	"github.com/pitcrew/pitcrew/collector/pilotextension"
 	"github.com/pitcrew/pitcrew/collector/podlabels"
@@ -46,6 +47,7 @@ func receivers() []receiver.Factory {
 
 func processors() []processor.Factory {
 	return []processor.Factory{
+		megatron.NewFactory(),
 		podlabels.NewFactory(),
 		accelerators.NewFactory(),
 		memorylimiterprocessor.NewFactory(),
