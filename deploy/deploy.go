@@ -12,3 +12,8 @@ var PlacementPolicy []byte
 //
 //go:embed rbac.yaml
 var RBAC []byte
+
+// AgentRBAC is agent-rbac.yaml: what an agent may read so that series and events name jobs, and DRA claims their GPUs. It is optional.
+//
+//go:embed agent-rbac.yaml
+var AgentRBAC []byte
