@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/pitcrew/pitcrew/event"
 )
 
 // restart ends the engine and gives its state to a new one, as an agent that is replaced does.
@@ -125,9 +127,12 @@ func signed(b []byte) []byte {
 }
 
 func FuzzSnapshotsOfAnyBytesAreRefusedOrWork(f *testing.F) {
-	n := newNode(&testing.T{}, 2).pass(time.Minute)
-	n.temp[0] = 85
-	n.pass(30 * time.Second)
+	n := newNode(&testing.T{}, 1).pass(50 * time.Second)
+	n.temp[0] = 95
+	n.pass(20 * time.Second)
+	if len(n.said()) == 0 {
+		f.Fatal("nothing is open in the seed")
+	}
 	good := n.e.Snapshot()
 	f.Add(good[:len(good)-4])
 	f.Add([]byte(snapshotMagic))
@@ -142,7 +147,12 @@ func FuzzSnapshotsOfAnyBytesAreRefusedOrWork(f *testing.F) {
 		for i := range 50 {
 			at := t0.Add(time.Duration(i) * time.Second)
 			e.Put(Lookup("hw.power"), Labels{GPU: "GPU-0"}, at.UnixNano(), 600)
-			e.End(at)
+			e.Put(Lookup("hw.temperature"), Labels{GPU: "GPU-0", Value: "gpu"}, at.UnixNano(), 62)
+			for _, x := range e.End(at) {
+				if _, err := event.Encode(x.Event); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 		e.Snapshot()
 	})
