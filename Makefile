@@ -18,7 +18,7 @@ build: bin/libdcgm.so.4 ## the three programs, and the stub of libdcgm that the 
 router: ## the collector with the load-balancing exporter: brings a job's ranks to one of several gateways
 	go build -tags $(TAGS),loadbalancing -ldflags '$(LDFLAGS)' -o bin/pitcrew-router ./cmd/pitcrew-collector
 
-bin/libdcgm.so.4: sandbox/libdcgm/*.c sandbox/libdcgm/build.sh go.mod
+bin/libdcgm.so.4: sandbox/libdcgm/*.c sandbox/libdcgm/nvml/*.c sandbox/libdcgm/build.sh go.mod
 	sandbox/libdcgm/build.sh bin
 
 setup: ## control plane of the sandbox and a Python with torch, once, into the cache

@@ -26,6 +26,9 @@ type Config struct {
 	Address string `mapstructure:"address"`
 	// Library is the path of libdcgm.so.4; empty lets the loader look for it.
 	Library string `mapstructure:"library"`
+	// NVMLLibrary is the path of libnvidia-ml.so.1, which is asked for the UUIDs of MIG devices that DCGM does not tell; empty lets the
+	// loader look for it.
+	NVMLLibrary string `mapstructure:"nvml_library"`
 	// File is what mode replay plays.
 	File string `mapstructure:"file"`
 	// Interval at which the fields that tell of faults are read; the others have their own, never shorter.

@@ -38,6 +38,7 @@ type engine struct {
 	identities map[uint]Device
 	switches   map[uint]Switch
 	mig        migState
+	nvml       nvml
 	watches    watches
 	endPolicy  context.CancelFunc
 	policy     <-chan dcgm.PolicyViolation

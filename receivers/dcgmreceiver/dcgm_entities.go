@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+	"go.uber.org/zap"
 )
 
 // migEvery is how old the division of the cards may be: an instance may be made anew under the number of one that is gone.
@@ -57,8 +58,35 @@ func (e *engine) instances() ([]Instance, error) {
 	if err := e.nameInstances(out, at, computes); err != nil {
 		return nil, err
 	}
+	e.askDriver(out)
 	e.mig = migState{ids, out, time.Now()}
 	return out, nil
+}
+
+// askDriver asks NVML for the UUIDs that DCGM did not tell. Without NVML (it comes with the driver, and has to be mounted where
+// nv-hostengine is another container's) pods that are given MIG-<uuid> are not attributed, and all else goes on.
+func (e *engine) askDriver(out []Instance) {
+	asked := map[uint]map[part]string{}
+	for i, in := range out {
+		for k, c := range in.Compute {
+			if c.UUID != "" {
+				continue
+			}
+			parts, known := asked[in.GPU]
+			if !known {
+				first := !e.nvml.tried
+				if err := e.nvml.open(e.cfg.NVMLLibrary); err != nil {
+					if first {
+						e.log.Info("dcgm: pods that are given MIG-<uuid> cannot be told apart: DCGM does not say which instance has which UUID, and NVML cannot be asked: mount libnvidia-ml.so.1, or set nvml_library", zap.Error(err))
+					}
+					return
+				}
+				parts = e.nvml.parts(e.identities[in.GPU].UUID)
+				asked[in.GPU] = parts
+			}
+			out[i].Compute[k].UUID = parts[part{in.GI, c.CI}]
+		}
+	}
 }
 
 // nameInstances asks for the profiles' names, and for the UUIDs of the compute instances, which an engine may tell or not.

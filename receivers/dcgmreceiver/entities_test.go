@@ -145,6 +145,43 @@ func TestDCGMAnInstanceMadeAnewUnderAnOldNumberIsTakenForTheNewOne(t *testing.T)
 	}
 }
 
+func TestDCGMTheDriverIsAskedForTheUUIDsThatTheEngineDoesNotTell(t *testing.T) {
+	cfg, node := stubNode(t)
+	must(t, node.MIG(2,
+		simgpu.Instance{GI: 3, Profile: "3g.40gb", Slices: 3, Compute: []simgpu.Compute{{CI: 0, UUID: "MIG-a", NVML: true}, {CI: 1, UUID: "MIG-b", NVML: true}}},
+		simgpu.Instance{GI: 9, Profile: "1g.10gb", Slices: 1, Compute: []simgpu.Compute{{UUID: "MIG-c"}}},
+		simgpu.Instance{GI: 11, Profile: "1g.10gb", Slices: 1}))
+	uuids := func(e *engine) (out []string) {
+		inv, err := e.Inventory()
+		must(t, err)
+		for _, in := range inv.Instances {
+			for _, c := range in.Compute {
+				out = append(out, fmt.Sprintf("%d/%d=%s", in.GI, c.CI, c.UUID))
+			}
+		}
+		return out
+	}
+	e, _ := stubEngine(t, cfg)
+	if got := uuids(e); !slices.Equal(got, []string{"3/0=MIG-a", "3/1=MIG-b", "9/0=MIG-c", "11/0="}) {
+		t.Errorf("MIG devices are %v", got)
+	}
+	e.mig, e.nvml, e.cfg.NVMLLibrary = migState{}, nvml{}, "/nonexistent/libnvidia-ml.so.1"
+	if got := uuids(e); !slices.Equal(got, []string{"3/0=", "3/1=", "9/0=MIG-c", "11/0="}) {
+		t.Errorf("without NVML MIG devices are %v", got)
+	}
+	if e.nvml.err == nil || !strings.Contains(e.nvml.err.Error(), "nonexistent") {
+		t.Errorf("error is %v", e.nvml.err)
+	}
+}
+
+func TestDCGMWithoutMIGTheDriverIsNotAsked(t *testing.T) {
+	cfg, _ := stubNode(t)
+	e, _ := stubEngine(t, cfg)
+	if inv, err := e.Inventory(); err != nil || len(inv.Instances) != 0 || e.nvml.tried {
+		t.Errorf("%d instances, NVML was loaded: %v, %v", len(inv.Instances), e.nvml.tried, err)
+	}
+}
+
 func TestDCGMSwitchesAreEntitiesOfTheirOwn(t *testing.T) {
 	b, node := startDCGM(t, func(c *Config, n *simgpu.Node) {
 		c.ExtraFields = []uint16{780, 784, 870}

@@ -46,7 +46,7 @@ func stubNode(tb testing.TB) (*Config, *simgpu.Node) {
 	}
 	tb.Setenv(simgpu.EnvScript, node.Path())
 	cfg := NewDefaultConfig()
-	cfg.Library, cfg.Node = lib, "node-a"
+	cfg.Library, cfg.NVMLLibrary, cfg.Node = lib, filepath.Join(filepath.Dir(lib), nvmlName), "node-a"
 	return cfg, node
 }
 

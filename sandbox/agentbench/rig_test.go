@@ -83,7 +83,7 @@ func startNode(t testing.TB, env ...string) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, dir: t.TempDir(), prometheus: free(t)}
+	n := &node{t: t, dir: t.TempDir(), prometheus: strings.Replace(free(t), "127.0.0.1", "127.0.0.7", 1)} // as a pod's address: not the default's
 	if n.gpus, err = simgpu.New(filepath.Join(n.dir, "dcgm.script"), simgpu.H100s("node-a", gpus)); err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the stub libdcgm.so.4 into the directory given (default: bin/libdcgm), against the headers that go-dcgm itself carries,
+# Builds the stubs libdcgm.so.4 and libnvidia-ml.so.1 into the directory given (default: bin/libdcgm), against the headers that go-dcgm itself carries,
 # so that the two cannot drift apart.  usage: sandbox/libdcgm/build.sh [DIR]
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,11 +13,17 @@ headers=${DCGM_HEADERS:-$(cd "$here/../.." && go mod download github.com/NVIDIA/
 }
 # nodelete: a client that unloads the library after a failed disconnect must not pull the callback thread's code away.
 # Built beside and renamed into place: a process that has the old one mapped keeps it.
-tmp=$(mktemp "$out/.libdcgm.XXXXXX")
+tmp=$(mktemp "$out/.stub.XXXXXX")
 trap 'rm -f "$tmp"' EXIT
-${CC:-cc} -std=gnu11 -O2 -g -Wall -Wextra -fvisibility=hidden -shared -fPIC -pthread -Wl,-soname,libdcgm.so.4 -Wl,--no-undefined -Wl,-z,nodelete \
-	-I"$here" -isystem "$headers" -o "$tmp" "$here"/*.c -lm
-chmod 755 "$tmp"
-mv "$tmp" "$out/libdcgm.so.4"
+build() { # name, sources
+	so=$1
+	shift
+	${CC:-cc} -std=gnu11 -O2 -g -Wall -Wextra -fvisibility=hidden -shared -fPIC -pthread -Wl,-soname,"$so" -Wl,--no-undefined -Wl,-z,nodelete \
+		-I"$here" -isystem "$headers" -o "$tmp" "$@" -lm
+	chmod 755 "$tmp"
+	mv "$tmp" "$out/$so"
+}
+build libnvidia-ml.so.1 "$here"/*.c "$here"/nvml/nvml.c
+build libdcgm.so.4 "$here"/*.c
 trap - EXIT
 echo "$out/libdcgm.so.4"

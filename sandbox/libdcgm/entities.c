@@ -138,7 +138,7 @@ struct reading read_entity(const struct model *m, dcgm_field_entity_group_t eg, 
     if (eg == DCGM_FE_GPU_I)
         return read_instance(m, instance_of(m, id), field, t);
     c = compute_of(m, id, &in);
-    if (field != 54 || !c->uuid[0])
+    if (field != 54 || !c->told)
         return blank_reading(field_type(m, -1, field), DCGM_ST_NOT_SUPPORTED, 2, t);
     r.str = c->uuid;
     return r;

@@ -54,7 +54,7 @@ void put_entity_signal(struct model *m, const struct target *to, const struct si
     m->esigs[m->nesigs++] = (struct entity_sig){.eg = to->eg, .id = to->id, .sig = *s};
 }
 
-/* mig GPU GI PROFILE SLICES [CI[:UUID]]... */
+/* mig GPU GI PROFILE SLICES [CI[:UUID]|CI[=UUID]]... */
 int do_mig(struct parser *p, char **w, int n)
 {
     struct model *m = p->m;
@@ -82,9 +82,11 @@ int do_mig(struct parser *p, char **w, int n)
     snprintf(in.profile, sizeof in.profile, "%s", w[3]);
     in.ncompute = n > 5 ? 0 : 1;
     for (int k = 5; k < n; k++) {
-        char *uuid = strchr(w[k], ':');
-        if (uuid)
+        char *uuid = strpbrk(w[k], ":=");
+        if (uuid) {
+            in.compute[in.ncompute].told = *uuid == ':';
             *uuid++ = 0;
+        }
         if (number(p, w[k], &ci))
             return -1;
         in.compute[in.ncompute].ci = (int)ci;

@@ -61,7 +61,8 @@ struct gpu {
 /* A MIG GPU instance with its compute instances. Entity ids are as DCGM gives them: 8 for each GPU, in order of creation. */
 struct compute {
     int ci;
-    char uuid[STUB_STR]; /* MIG-...; empty where the engine does not tell */
+    int told; /* by the engine; the driver tells it in any case */
+    char uuid[STUB_STR]; /* MIG-... */
 };
 
 struct instance {

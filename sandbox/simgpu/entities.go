@@ -19,7 +19,8 @@ type Instance struct {
 // Compute is a compute instance of a GPU instance.
 type Compute struct {
 	CI   int
-	UUID string // MIG-...; empty where the engine does not tell
+	UUID string // MIG-...; empty where nobody tells
+	NVML bool   // the driver alone tells it, and not DCGM
 }
 
 // entities are what a node has beside GPUs.
@@ -120,7 +121,11 @@ func (e *entities) lines() (out []string) {
 			line := fmt.Sprintf("mig %d %d %s %d", gpu, in.GI, in.Profile, in.Slices)
 			for _, c := range in.Compute {
 				line += " " + strconv.Itoa(c.CI)
-				if c.UUID != "" {
+				switch {
+				case c.UUID == "":
+				case c.NVML:
+					line += "=" + c.UUID
+				default:
 					line += ":" + c.UUID
 				}
 			}
