@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Bounds of a message, its newline included.
@@ -167,6 +168,23 @@ type (
 		Step    int64  `json:"step"`
 		Error   string `json:"error"`
 	}
+	// Collectives says which collectives a rank has entered, while a step of it stands still. All of it is the rank's claim.
+	Collectives struct {
+		Attempt int               `json:"attempt"`
+		Step    int64             `json:"step"`
+		Groups  []CollectiveGroup `json:"groups"`
+	}
+	// CollectiveGroup is one process group of a rank, by torch's count of its collectives; -1 is unknown.
+	CollectiveGroup struct {
+		Name      string `json:"name"`
+		Desc      string `json:"desc"`
+		Ranks     string `json:"ranks"` // "0-3,8", empty when too many to say
+		Size      int    `json:"size"`
+		Enqueued  int64  `json:"enqueued"`
+		Started   int64  `json:"started"`
+		Completed int64  `json:"completed"`
+		Op        string `json:"op"` // the newest that was enqueued
+	}
 	// Bye is the last word of a rank that ends cleanly, and of no other.
 	Bye struct {
 		Attempt int   `json:"attempt"`
@@ -216,6 +234,27 @@ type (
 	}
 )
 
+// Bounds of what is taken from a Collectives.
+const (
+	maxGroups    = 16
+	maxGroupText = 128
+)
+
+// Trimmed is the message with at most 16 groups and short, printable text: it ends up in logs and labels.
+func (c Collectives) Trimmed() Collectives {
+	c.Groups = append([]CollectiveGroup(nil), c.Groups[:min(len(c.Groups), maxGroups)]...)
+	for i := range c.Groups {
+		g := &c.Groups[i]
+		for _, s := range []*string{&g.Name, &g.Desc, &g.Op} {
+			*s = text([]byte(*s)[:min(len(*s), maxGroupText)])
+		}
+		if len(g.Ranks) > 512 || strings.Trim(g.Ranks, "0123456789,-") != "" {
+			g.Ranks = ""
+		}
+	}
+	return c
+}
+
 // Unknown is a message of a type this version does not know; it is ignored.
 type Unknown struct{ T string }
 
@@ -236,6 +275,7 @@ func (Cancelled) kind() string     { return "cancelled" }
 func (Released) kind() string      { return "released" }
 func (Pong) kind() string          { return "pong" }
 func (Failure) kind() string       { return "error" }
+func (Collectives) kind() string   { return "collectives" }
 func (Bye) kind() string           { return "bye" }
 func (Alone) kind() string         { return "alone" }
 func (Wait) kind() string          { return "wait" }
@@ -249,7 +289,7 @@ func (u Unknown) kind() string     { return u.T }
 var decoders = table(
 	as[Hello](), as[Arm](), as[Go](), as[Manifest](), as[Cancel](), as[Release](), as[Abort](), as[Ping](),
 	as[Armed](), as[Nack](), as[Held](), as[Saved](), as[Manifested](), as[Cancelled](), as[Released](), as[Pong](),
-	as[Failure](), as[Bye](),
+	as[Failure](), as[Bye](), as[Collectives](),
 	as[Alone](), as[Wait](), as[Start](), as[Stop](), as[LauncherState](), as[WorkerExit](),
 )
 

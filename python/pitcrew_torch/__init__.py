@@ -121,6 +121,9 @@ def _make(
         from .devicetime import DeviceProbe
 
         hook.device = DeviceProbe(torchstate.CudaDevice(index), hook.ring, hook.trouble)
+    from . import flight
+
+    hook.collectives = flight.read
     return hook
 
 

@@ -38,6 +38,8 @@ from .side import LEFT, Side, leave
 _now = time.monotonic_ns
 _infinity = math.inf
 _NOTHING = (0,) * 5
+STANDS = 2_000_000_000  # ns that a step may take at least, and three of its like, before the collectives are told
+TELL_AGAIN = 5_000_000_000  # ns
 LAST_WORDS = 0.2  # seconds an ending process waits for its last message to leave
 
 
@@ -116,6 +118,8 @@ class Hook:
         self.phases = [0] * 5  # ns of this step so far, in the order of ring.DATA ... ring.COMM
         self.device = None  # a DeviceProbe where training runs on an accelerator
         self.probes = None  # phases.Phases, where attach measures them
+        self.collectives = None  # gives this rank's process groups, where there is a torch.distributed
+        self._tell_at = 0
         self.at_end = []  # called when training is over
 
         directory = environ.get("PITCREW_DIR")
@@ -283,13 +287,31 @@ class Hook:
 
     def _start_side(self, path):
         try:
-            self._side = Side(path, self._hello, self._on_message, self.ring.beat)
+            self._side = Side(path, self._hello, self._on_message, self._beat)
             if self._side.trouble is not None:
                 self._warn("no socket at %s (%s): no checkpoint on demand" % (path, self._side.trouble))
             self._side.start()
         except Exception as error:
             self._side = None
             self._warn("no side thread (%s): no heartbeat, no checkpoint on demand" % error)
+
+    def _beat(self, now):
+        self.ring.beat(now)
+        if self.collectives is not None and self._in_step and now >= self._tell_at:
+            age = now - self._last
+            if age > STANDS and age > 3 * self.ring.longest():
+                self._tell_at = now + TELL_AGAIN
+                self._tell_collectives()
+
+    def _tell_collectives(self):
+        try:
+            groups = self.collectives()
+        except Exception as error:
+            self.collectives = None
+            self.trouble(error)
+            return
+        if groups:
+            self._say({"t": "collectives", "attempt": self.attempt, "step": self._done_step, "groups": groups})
 
     def _hello(self):
         return {

@@ -260,6 +260,11 @@ class Ring:
         if flags:
             self._u32[(offset + 28) >> 2] |= flags
 
+    def longest(self, among=16):
+        """Nanoseconds: the longest of the last steps."""
+        last = range(max(self._seq - among, 0), self._seq)
+        return max((self._u64[(HEADER_SIZE + (i & self._mask) * RECORD_SIZE + 32) >> 3] for i in last), default=0)
+
     def settle(self, seq):
         """Records up to this one will not be amended any more."""
         self._u64[_SETTLED] = seq

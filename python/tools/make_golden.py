@@ -93,6 +93,26 @@ MESSAGES = [
             "error": "RuntimeError: CUDA error: uncorrectable ECC error encountered",
         },
     ),
+    (
+        RANK,
+        {
+            "t": "collectives",
+            "attempt": 3,
+            "step": 12,
+            "groups": [
+                {
+                    "name": "0",
+                    "desc": "default_pg",
+                    "ranks": "0-1",
+                    "size": 2,
+                    "enqueued": 57,
+                    "started": -1,
+                    "completed": 56,
+                    "op": "gloo:all_reduce [[4]]",
+                }
+            ],
+        },
+    ),
     (RANK, {"t": "bye", "attempt": 3, "step": 100, "code": 0}),
     (
         LAUNCHER,
