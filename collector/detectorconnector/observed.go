@@ -18,6 +18,7 @@ func process(ended bool) func(*core, *detector.Engine, both, plog.LogRecord) []d
 		if p.PodUID != "" && p.Pod == "" {
 			p.Namespace, p.Pod, _ = c.pods.PodOfUID(p.PodUID)
 		}
+		c.pods.Touch() // on a node whose GPUs nobody samples, this keeps the answer young
 		if p.PodUID == "" || p.Pod != "" {
 			p.Given, p.Judged = c.pods.Given(p.GPU, p.Namespace, p.Pod)
 		}

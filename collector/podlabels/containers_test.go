@@ -2,11 +2,13 @@ package podlabels
 
 import (
 	"context"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -109,6 +111,43 @@ func TestAnInstancesMemoryIsThatOfTheContainerThatHasItForItself(t *testing.T) {
 	got := r.ofContainers(t, md)
 	if len(got) != 2 || got[containerMemory+" one"] != 7 || got[containerCount+" one"] != 1 {
 		t.Errorf("got %v, want the memory of the one that has an instance for itself", got)
+	}
+}
+
+func TestMetadataNamesTheContainersMetrics(t *testing.T) {
+	raw, err := os.ReadFile("metadata.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var meta struct {
+		Metrics map[string]struct {
+			Unit        string `yaml:"unit"`
+			Description string `yaml:"description"`
+		} `yaml:"metrics"`
+	}
+	if err := yaml.Unmarshal(raw, &meta); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t)
+	r.kubelet.hold("main GPU-1")
+	r.ask(t)
+	r.ofContainers(t, used(map[string][2]float64{"GPU-1": {0.5, 100}}))
+	n := 0
+	for _, rm := range r.sink.AllMetrics()[0].ResourceMetrics().All() {
+		for _, sm := range rm.ScopeMetrics().All() {
+			for _, m := range sm.Metrics().All() {
+				if sm.Scope().Name() != ScopeName {
+					continue
+				}
+				n++
+				if d := meta.Metrics[m.Name()]; d.Unit != m.Unit() || d.Description != m.Description() {
+					t.Errorf("%s is described as %+v", m.Name(), d)
+				}
+			}
+		}
+	}
+	if n != len(meta.Metrics) {
+		t.Errorf("%d metrics, %d described", n, len(meta.Metrics))
 	}
 }
 
