@@ -39,7 +39,7 @@ type Config struct {
 	Profile    Profile
 	Asked      float64       // false onsets per series-hour, default AskedShipped
 	Kind       Kind          // of every series that is added without one
-	Accept     time.Duration // a level that stays so long, or longer than the baseline was known, is the new baseline; default 1 min, 16 s where nothing was told
+	Accept     time.Duration // a level that stays so long, or longer than the baseline was known, is the new baseline; default 1 min, 8 s where nothing was told
 	Bands      bool          // give expected, lower and upper with every verdict; findings have them always
 	MaxSeries  int           // default 1 << 20
 	MaxContext int           // facility contexts (season, shape), about 10 KB each; default 4096
@@ -107,7 +107,8 @@ const (
 	backLeast     = 0.05 // off the level before an accepted one, and backShare of the way to it: it is back
 	backShare     = 0.25
 	offMost       = 0.06  // off the baseline at the end of a finding: it is learnt anew
-	acceptLeast   = 16.0  // s until a level is accepted, and of a level that nobody told of
+	acceptLeast   = 16.0  // s until a level is accepted …
+	acceptUntold  = 8.0   // … and of one that nobody told of: it is information, and what follows must not hide behind it
 	levelMost     = 0.025 // between the last values and all of a finding: it is a level
 	sameLevel     = 0.04
 	lateSamples   = 24 // of a new workload: so late may its level come

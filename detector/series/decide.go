@@ -150,7 +150,7 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 		accept = min(accept, max(acceptLeast, float64(s.n[k])*float64(s.every)))
 	}
 	if f.Severity == Info {
-		accept = min(accept, acceptLeast)
+		accept = min(accept, acceptUntold)
 	}
 	if float64(s.t-max(f.Opened, f.crossed))*1e-9 >= accept && f.What != Flatline && s.since >= ringSize {
 		f.back = s.loc[k]
