@@ -104,6 +104,7 @@ type Signal struct {
 
 	gate   gate
 	sparse bool    // gaps mean nothing: what is zero, or was not measured, is not said
+	twin   string  // another signal of the entity that says the same: while that one's finding stands, this one's is not said
 	least  float64 // distance from what was expected, in the signal's unit, below which nobody minds
 	phases phaseSet
 	role   role // with a role and no name the metric is read for it alone
@@ -128,6 +129,7 @@ func (s Signal) as(r role) Signal          { s.role = r; return s }
 func (s Signal) when(g gate) Signal        { s.gate = g; return s }
 func (s Signal) from(least float64) Signal { s.least = least; return s }
 func (s Signal) of(k series.Kind) Signal   { s.Kind = k; return s }
+func (s Signal) echo(of string) Signal     { s.twin = of; return s }
 func (s Signal) everyStep() Signal         { s.sparse = false; return s }
 func (s Signal) beyond(v float64) Signal   { s.Certain = v; return s }
 func tells(metric string, r role) Signal   { return Signal{Metric: metric, About: Rank, role: r} }
@@ -143,12 +145,13 @@ var Catalogue = []Signal{
 	tells("pitcrew.train.checkpoint.step", roleCheckpoint),
 
 	rank("step-time", "pitcrew.train.step.duration", "", "s", High, Pace).everyStep(),
-	rank("throughput", "pitcrew.train.throughput", "", "1/s", Low, Pace).info().as(roleWork),
-	rank("mfu", "pitcrew.train.mfu", "", "1", Low, Pace).info(),
+	rank("throughput", "pitcrew.train.throughput", "", "1/s", Low, Pace).info().echo("step-time").as(roleWork),
+	rank("mfu", "pitcrew.train.mfu", "", "1", Low, Pace).info().echo("step-time"),
 	rank("compute", "pitcrew.train.compute.duration", "", "s", High, Compute),
-	rank("forward", "pitcrew.train.phase.duration", "forward", "s", High, Compute),
-	rank("backward", "pitcrew.train.phase.duration", "backward", "s", High, Compute),
-	rank("optimizer", "pitcrew.train.phase.duration", "optimizer", "s", High, Compute),
+	// Where gradients or weights are exchanged within a phase, the wait for a slow rank is in it: only compute is the rank's own.
+	rank("forward", "pitcrew.train.phase.duration", "forward", "s", High, Compute).info(),
+	rank("backward", "pitcrew.train.phase.duration", "backward", "s", High, Compute).info(),
+	rank("optimizer", "pitcrew.train.phase.duration", "optimizer", "s", High, Compute).info(),
 	rank("launch", "pitcrew.train.launch.latency", "", "s", High, Launch).from(100e-6),
 	rank("data-wait", "pitcrew.train.phase.duration", "data_wait", "s", High, Input).from(1e-3),
 	rank("communication", "pitcrew.train.communication.wait", "", "s", Both, Communication).info(), // who waits is not who is slow

@@ -125,7 +125,8 @@ func (e *Engine) look(en *entity, p *pattern, ms []*member) {
 		}
 	}
 	if i < 0 {
-		if anchored := en.key.about == Rank && en.gpu != nil; !anchored && found != nil && !p.over(found) { // else it is the GPU's
+		unnamed := len(p.lead) == 0 && len(en.stories) > 0                                                              // what it is has a name already
+		if anchored := en.key.about == Rank && en.gpu != nil; !anchored && !unnamed && found != nil && !p.over(found) { // else it is the GPU's
 			e.begin(en, p, found)
 		}
 		return

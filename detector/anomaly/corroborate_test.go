@@ -40,7 +40,7 @@ func TestALaunchLatencyOfMicrosecondsIsNobodysConcern(t *testing.T) {
 
 func TestFourFamiliesAgainstAToldScheduleAreADegradedRank(t *testing.T) {
 	n := newNode(t, 2).pass(learnt)
-	n.paceTimes, n.clock[0], n.temp[0] = 1.3, 1.7e9, 80 // pace, compute, clock, temperature; no reason is told
+	n.slow, n.paceTimes, n.clock[0], n.temp[0] = 0, 1.3, 1.7e9, 80 // pace, compute, clock, temperature; no reason is told
 	n.pass(25 * time.Second)
 	e := n.find("anomaly/degraded gpu/GPU-0")
 	if e == nil {
@@ -61,6 +61,16 @@ func TestTheSameFourFamiliesWithoutAToldScheduleAreInformation(t *testing.T) {
 	n.paceTimes, n.clock[0], n.temp[0] = 1.3, 1.7e9, 80
 	n.pass(25 * time.Second)
 	n.want("untold", only(n.said(), "warning", "critical"))
+}
+
+func TestAStragglersVictimsAreInformation(t *testing.T) {
+	n := newNode(t, 4).pass(learnt)
+	n.slow, n.paceTimes = 2, 1.5
+	n.pass(20 * time.Second)
+	said := n.said()
+	n.want("warnings", only(said, "warning", "critical"))
+	n.want("whose own work is longer", only(said, "info compute"), "info compute pod/u-1/rank/2")
+	n.want("what only says it again", only(said, "info throughput"))
 }
 
 func TestGpusWithoutARankAreJudgedWhileBusy(t *testing.T) {
@@ -88,7 +98,7 @@ func TestGpusWithoutARankAreJudgedWhileBusy(t *testing.T) {
 	n.want("busy and idle", n.said())
 	pass(30*time.Second, 0.95, 600, 1.98e9)
 	pass(20*time.Second, 0.95, 600, 1.4e9)
-	n.want("slow", n.said(), "info sm-clock gpu/GPU-0", "info sm-clock gpu/GPU-1")
+	n.want("slow", only(n.said(), "info"), "info sm-clock gpu/GPU-0", "info sm-clock gpu/GPU-1")
 }
 
 func TestASupersededAttemptSaysNothingAndANewOneWarmsUp(t *testing.T) {

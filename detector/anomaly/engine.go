@@ -191,6 +191,7 @@ func (e *Engine) End(now time.Time) []detector.Finding {
 	e.speak()
 	out := e.out
 	e.out = nil
+	slices.SortStableFunc(out, func(a, b detector.Finding) int { return cmp.Compare(a.Key, b.Key) }) // the same after a restart
 	return out
 }
 

@@ -93,6 +93,9 @@ func (e *Engine) opened(tr *track, s *Signal, f *series.Finding, x series.Sample
 	if s.least > 0 && math.Abs(tr.middle(4)-f.Expected) < s.least {
 		return
 	}
+	if slot := tr.ent.slots[rowOf[s.twin]]; s.twin != "" && slot != 0 && e.tracks[slot-1].m != nil {
+		return
+	}
 	if m := tr.m; m != nil { // its level was accepted, and it became worse
 		m.state, m.z = event.StateOpen, max(m.z, zOf(f.Score))
 		e.touch(tr.ent)

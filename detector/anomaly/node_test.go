@@ -28,6 +28,7 @@ type node struct {
 	pace, launch float64 // s
 	launchAt     map[int]float64
 	paceTimes    float64
+	slow         int // the rank whose work takes so much longer; -1: all ranks'
 	section      float64
 	tokens       float64 // 0: not told
 	temp, clock  map[int]float64
@@ -48,7 +49,7 @@ func newNode(t *testing.T, ranks int) *node {
 		t.Fatal(err)
 	}
 	return &node{
-		t: t, e: e, now: t0, rng: rand.New(rand.NewPCG(7, 7)), ranks: ranks, pace: 0.2, launch: 0.001, paceTimes: 1, section: 1, tokens: 4096,
+		t: t, e: e, now: t0, rng: rand.New(rand.NewPCG(7, 7)), ranks: ranks, pace: 0.2, launch: 0.001, paceTimes: 1, section: 1, tokens: 4096, slow: -1,
 		launchAt: map[int]float64{}, temp: map[int]float64{}, clock: map[int]float64{}, throttled: map[int]bool{}, missing: map[string]bool{}, noise: 0.01,
 	}
 }
@@ -112,11 +113,16 @@ func (n *node) pass(d time.Duration) *node {
 			for _, x := range []struct {
 				phase string
 				v     float64
-			}{{"forward", 0.06 * n.paceTimes}, {"backward", 0.1 * n.paceTimes}, {"data_wait", 0.002}} {
+			}{{"forward", 0.06 * n.paceTimes}, {"backward", 0.1 * n.paceTimes}, {"data_wait", 0.002}} { // with the wait for the slowest
 				p := l
 				p.Value = x.phase
 				n.put("pitcrew.train.phase.duration", p, n.now, n.about(x.v))
 			}
+			compute := n.pace
+			if n.slow == i || n.slow < 0 {
+				compute *= n.paceTimes
+			}
+			n.put("pitcrew.train.compute.duration", l, n.now, n.about(0.9*compute))
 			n.put("pitcrew.train.launch.latency", l, n.now, n.about(launch))
 			n.put("pitcrew.train.loss", l, n.now, n.about(2))
 		}
