@@ -20,7 +20,7 @@ var ErrRingTruncated = errors.New("ring file is cut short")
 type Ring struct {
 	file *os.File
 	id   Identity
-	text [3]string // GPU, job and role: they do not change either
+	text [5]string // GPU, torch, job, role and work: they do not change either
 	now  func() uint64
 }
 
@@ -62,7 +62,9 @@ func (r *Ring) Close() error { return r.file.Close() }
 // Identity is what the ring said of itself when it was opened.
 func (r *Ring) Identity() Identity { return r.id }
 
-func said(s *Snapshot) [3]string { return [...]string{s.GPUUUID, s.JobUID, s.Role} }
+func said(s *Snapshot) [5]string {
+	return [...]string{s.GPUUUID, s.Torch, s.JobUID, s.Role, s.Workload}
+}
 
 // Snapshot reads the header. A ring whose identity has changed since it was opened is refused: a new process writes
 // a new file.

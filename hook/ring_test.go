@@ -62,7 +62,8 @@ func TestTheRingThatPythonWroteIsReadFieldByField(t *testing.T) {
 	}
 	want := Snapshot{
 		Identity: Identity{Rank: 3, LocalRank: 1, WorldSize: 4, Attempt: 2, PID: 4242}, Flags: FlagLauncher | FlagCanSave | FlagResumed | FlagSettles | FlagTokens, ResumedStep: 100,
-		GPUUUID: "GPU-6e5a1f2c-0b0d-4d6e-9a55-1d8e4a1b0c3d", Torch: "2.3.1+cu121", JobUID: "5d0c8a4e-7b7e-4b0a-9d0a-3f1f2b9c1a77", Role: "pp1/tp0", StartUnix: time.Unix(1700000000, 0), StartMono: 5000000000,
+		GPUUUID: "GPU-6e5a1f2c-0b0d-4d6e-9a55-1d8e4a1b0c3d", Torch: "2.3.1+cu121", JobUID: "5d0c8a4e-7b7e-4b0a-9d0a-3f1f2b9c1a77", Role: "pp1/tp0",
+		Workload: "model=gpt-124m;tokens=524288;seq=1024", StartUnix: time.Unix(1700000000, 0), StartMono: 5000000000,
 		HeartbeatMono: 9000000002, Written: 11, Step: 111, StepMono: 8200000000, Section: SectionOther, SectionName: "validation",
 		SectionMono: 9000000001, Exit: ExitException, CkptStep: 110, CkptMono: 9000000000, CkptDuration: 125 * time.Millisecond, CkptBytes: 1053696,
 		Settled: 10, NonFinite: 1, MemoryAllocated: 40 << 30, MemoryReserved: 60 << 30, MemoryPeak: 55 << 30, MemoryRetries: 2, MemoryMono: 9000000000,
@@ -232,7 +233,7 @@ func TestARingThatChangesItsOwnerInPlaceIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
-	for what, off := range map[string]int{"attempt": 36, "GPU": 70, "job": 200, "role": 257} {
+	for what, off := range map[string]int{"attempt": 36, "GPU": 70, "job": 200, "role": 257, "torch": 130, "workload": 330} {
 		c := append([]byte(nil), b...)
 		c[off] ^= 1
 		writeRing(t, dir, c)

@@ -90,6 +90,7 @@ type Snapshot struct {
 	Torch         string
 	JobUID        string // by the pod's own word: a claim
 	Role          string // in parallel training, such as "pp0/tp1"; empty: all ranks do the same
+	Workload      string // "model=…;tokens=…;seq=…", by the user's word; empty: unknown
 	StartUnix     time.Time
 	StartMono     uint64
 	HeartbeatMono uint64
@@ -192,6 +193,7 @@ func decodeHeader(page []byte, size int64, now uint64) (Snapshot, error) {
 		Torch:         text(page[128:192]),
 		JobUID:        text(page[192:256]),
 		Role:          text(page[256:320]),
+		Workload:      text(page[320:448]),
 		HeartbeatMono: u64(512),
 		Written:       u64(520),
 		Step:          u64(528),

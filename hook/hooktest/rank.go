@@ -28,7 +28,7 @@ type Config struct {
 	CkptDir                              string
 	NoRing, NoSocket, Mute, StaleSeconds int // non-zero: leave out the ring, the socket, the Hello; age the heartbeat
 	Launcher                             bool
-	State, JobUID, Role                  string
+	State, JobUID, Role, Workload        string
 	NProc                                int
 }
 
@@ -193,6 +193,7 @@ func (p *program) makeRing() {
 	copy(p.ring[64:], "GPU-fake-"+fmt.Sprint(p.c.Rank))
 	p.putText(192, 64, p.c.JobUID)
 	p.putText(256, 64, p.c.Role)
+	p.putText(320, 128, p.c.Workload)
 	p.put64(512, now)
 	p.put64(536, now)
 	p.put32(544, uint32(hook.SectionStep))

@@ -39,6 +39,7 @@ def attach(
     keep=3,
     step_on="auto",
     role=None,
+    workload=None,
     flops_per_step=None,
     peak_flops=None,
     phases=2,
@@ -56,6 +57,9 @@ def attach(
     keep: complete checkpoints to keep; older ones are deleted.
     role: this rank's place where ranks do different work, such as "pp1/tp0"; only ranks of one role are compared.
         Default: PITCREW_ROLE, else all do the same.
+    workload: what runs, as "model=gpt-124m;tokens=524288;seq=1024" (tokens of the whole job in a step, sequence length;
+        add whatever else makes steps longer or shorter, such as ";precision=fp8"): runs of one workload on the same
+        kind of GPUs are compared with each other. At most 127 bytes. Default: PITCREW_WORKLOAD, else with no other run.
     step_on: what ends a step: "call" (of `step`), "optimizer" (its step), "auto" (calls, once the first has come).
     flops_per_step: FLOPs of this rank's share of a step (6 x parameters x tokens for a dense transformer, without
         recomputation); then the MFU is told. peak_flops: of its accelerator, a second; known for some GPUs.
@@ -67,7 +71,7 @@ def attach(
         detach()
         _hook = _make(
             model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep,
-            role, flops_per_step, peak_flops,
+            role, workload, flops_per_step, peak_flops,
         )  # fmt: skip
         counts = _counter(_hook, step_on) if optimizer is not None and step_on != "call" else None
         _measure(_hook, model, optimizer, counts, phases)
@@ -78,7 +82,7 @@ def attach(
 
 def _make(
     model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep,
-    role, flops_per_step, peak_flops,
+    role, workload, flops_per_step, peak_flops,
 ):  # fmt: skip
     import torch
 
@@ -114,6 +118,7 @@ def _make(
         torch_version=torch.__version__,
         gpu=uuid,
         role=role,
+        workload=workload,
     )
     hook.ring.set("flops_per_step", float(flops_per_step or 0.0))
     hook.ring.set("peak_flops", float(peak_flops or peak))

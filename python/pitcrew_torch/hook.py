@@ -18,7 +18,7 @@ import time
 import warnings
 
 from . import checkpoint, chooser
-from .identity import gpu_uuid, number
+from .identity import gpu_uuid, number, workload_of
 from .ring import (
     EXIT_CLEAN,
     EXIT_EXCEPTION,
@@ -89,6 +89,7 @@ class Hook:
         torch_version="",
         gpu="",
         role=None,
+        workload=None,
         environ=None,
     ):
         environ = os.environ if environ is None else environ
@@ -135,6 +136,7 @@ class Hook:
             torch_version=torch_version,
             job_uid=environ.get("PITCREW_JOB_UID", ""),
             role=environ.get("PITCREW_ROLE", "") if role is None else role,
+            workload=workload_of(environ, workload),
         )
         self._record = self.ring.record
         self._last = _now()

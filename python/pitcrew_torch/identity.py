@@ -3,6 +3,8 @@
 No torch here.
 """
 
+import warnings
+
 GPU_VARIABLES = ("PITCREW_GPU_UUID", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
@@ -14,6 +16,15 @@ def number(environ, *names, default=0):
         except (KeyError, ValueError):
             continue
     return default
+
+
+def workload_of(environ, given):
+    """What the user calls the work, or "". One that is too long is not told: cut short it could be another's."""
+    text = environ.get("PITCREW_WORKLOAD", "") if given is None else str(given)
+    if len(text.encode("utf-8", "replace")) < 128:
+        return text
+    warnings.warn("pitcrew: a workload of over 127 bytes is not told: %.40s..." % text, RuntimeWarning, stacklevel=2)
+    return ""
 
 
 def gpu_uuid(environ, local_rank):

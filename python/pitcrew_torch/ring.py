@@ -47,6 +47,7 @@ HEADER = {
     "torch_version": (128, "64s"),
     "job_uid": (192, "64s"),
     "role": (256, "64s"),
+    "workload": (320, "128s"),
     "heartbeat_ns": (512, "Q"),
     "records": (520, "Q"),
     "step": (528, "Q"),
@@ -128,7 +129,7 @@ class Ring:
         """Write a new ring at path (beside it, then renamed, so that a reader's old mapping is never truncated).
 
         path None gives a ring in plain memory. header: rank, local_rank, world_size, attempt, flags, gpu_uuid,
-        torch_version, job_uid, role. Raises OSError when the file cannot be made.
+        torch_version, job_uid, role, workload. Raises OSError when the file cannot be made.
         """
         if capacity < 1 or capacity & (capacity - 1):
             raise ValueError("ring capacity %r is not a power of two" % (capacity,))

@@ -14,6 +14,7 @@ from agent import Line, Pod, wait_until
 from conftest import PYTHON
 
 from pitcrew_torch.hook import Hook
+from pitcrew_torch.identity import workload_of
 
 
 @pytest.fixture
@@ -65,6 +66,15 @@ def test_the_ring_follows_steps_and_sections(hook, tmp_path):
     assert second["duration_ns"] <= took - 50_000_000  # the evaluation is no part of the step
     beat = pod.ring(0)["heartbeat_ns"]
     wait_until(lambda: pod.ring(0)["heartbeat_ns"] > beat, 10, "a heartbeat")
+
+
+def test_a_workload_is_told_whole_or_not_at_all(hook, tmp_path):
+    hook(workload="model=theirs;seq=8")
+    assert Pod(tmp_path).ring(0)["workload"] == "model=theirs;seq=8"
+    ours = {"PITCREW_WORKLOAD": "model=ours"}
+    assert workload_of(ours, None) == "model=ours" and workload_of(ours, "") == "" and workload_of({}, None) == ""
+    with pytest.warns(RuntimeWarning, match="not told"):
+        assert workload_of({}, "model=" + "é" * 61) == ""
 
 
 def test_a_rank_that_found_no_checkpoint_says_so_too(hook, tmp_path):

@@ -161,6 +161,7 @@ def golden_ring():
         world_size=4, attempt=2, flags=ring.FLAG_LAUNCHER | ring.FLAG_CAN_SAVE | ring.FLAG_TOKENS,
         gpu_uuid="GPU-6e5a1f2c-0b0d-4d6e-9a55-1d8e4a1b0c3d", torch_version="2.3.1+cu121",
         job_uid="5d0c8a4e-7b7e-4b0a-9d0a-3f1f2b9c1a77", role="pp1/tp0",
+        workload="model=gpt-124m;tokens=524288;seq=1024",
         flops_per_step=6.5e12, peak_flops=9.89e14,
     )  # fmt: skip
     r.resumed(100, 6 * second)
