@@ -54,7 +54,8 @@ type Counts struct {
 type Engine struct {
 	cfg      Config
 	share    float64 // of the practical floors
-	hold     float32 // s from the first judged sample without weak findings
+	hold     float32 // s from the first sample without weak findings
+	rate     float32 // onsets per second that each evidence may have
 	states   []state
 	ctx      []*context // facility profile, by id
 	contexts int        // of them that are not nil
@@ -70,7 +71,9 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{cfg: cfg, share: cfg.floorShare(), open: map[ID]*Finding{}}
-	if cfg.Asked >= 1 {
+	e.rate = float32(cfg.Asked / 3600 / 2)
+	if cfg.Asked >= 1 { // both evidences mostly rise together, and the time in which none may is made up for
+		e.rate = float32(cfg.Asked / 3600 / (1 - holdShare) / (1 - refractoryShare))
 		e.hold = float32(clampTo(holdShare*3600/cfg.Asked, refractoryLeast, refractoryMost))
 	}
 	return e, nil

@@ -350,9 +350,9 @@ func (e *Engine) closeBlock(s *state) {
 	e.relimit(s)
 }
 
-// blockShare is the asked share of blocks with an onset, of one evidence.
+// blockShare is the asked share of blocks with an onset.
 func (e *Engine) blockShare(s *state) float32 {
-	return float32(e.cfg.Asked/2/3600) * max(blockLeast*s.every, blockSeconds)
+	return e.rate * max(blockLeast*s.every, blockSeconds)
 }
 
 // relimit sets the thresholds of both evidences: the floor or, above it, the series' own.
