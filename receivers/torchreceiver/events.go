@@ -30,6 +30,10 @@ func (r *torchReceiver) event(ctx context.Context, e hook.Event) {
 			putIdentity(a, e.PodUID, hook.Identity{Rank: h.Rank, LocalRank: h.LocalRank, WorldSize: h.WorldSize, Attempt: h.Attempt, PID: h.PID}, gpuOf(e.Rank))
 			a.PutInt("pitcrew.step", h.Step)
 		})
+	case hook.RankSaid:
+		if c, ok := e.Message.(hook.Collectives); ok {
+			r.collectives(ctx, e, c)
+		}
 	case hook.RankExited:
 		r.exited(ctx, e)
 	}

@@ -61,6 +61,9 @@ func TestTheTablesAndMetadataSayTheSame(t *testing.T) {
 	for _, m := range stateMetrics {
 		check(m.about, "", false)
 	}
+	for _, m := range []about{enqueued, completed} {
+		check(m, "", false)
+	}
 	for _, m := range slices.Concat(paceMetrics, detailMetrics) {
 		check(m.about, m.phase, m.unit)
 	}
@@ -72,7 +75,7 @@ func TestTheTablesAndMetadataSayTheSame(t *testing.T) {
 	if got := md.Attributes["pitcrew.phase"].Enum; !slices.Equal(got, phases) {
 		t.Errorf("phases %v, metadata.yaml says %v", phases, got)
 	}
-	for _, name := range []string{EventRankAttached, EventRankExited} {
+	for _, name := range []string{EventRankAttached, EventRankExited, EventCollectives} {
 		if _, ok := md.Events[name]; !ok {
 			t.Errorf("metadata.yaml does not name the event %s", name)
 		}

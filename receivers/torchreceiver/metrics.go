@@ -204,6 +204,7 @@ func (r *torchReceiver) sample(cursors map[*hook.Ring]cursor, now time.Time) (pm
 			if !stepped {
 				b.standing(pod.UID(), &s)
 			}
+			b.collectives(pod.UID(), rank, &s)
 		}
 	}
 	return b.md, next

@@ -31,6 +31,7 @@ type torchReceiver struct {
 	forget  func()
 	bootID  string
 	clock   clock
+	claims  claims
 
 	metrics consumer.Metrics // nil: in no such pipeline
 	logs    consumer.Logs

@@ -1,0 +1,121 @@
+package torchreceiver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/plog"
+
+	"github.com/pitcrew/pitcrew/hook"
+)
+
+// EventCollectives is a log event, one for each process group of a rank whose step stands still.
+const EventCollectives = "pitcrew.train.collectives"
+
+const (
+	// collectivesFresh is for how long a rank's word about its collectives is told as metrics; it says them every 5 s.
+	collectivesFresh = 15 * time.Second
+	// maxGroupNames bounds the process groups of one rank: their names are the pod's to choose, and each is a series.
+	maxGroupNames = 16
+)
+
+var (
+	enqueued  = about{"pitcrew.train.collective.enqueued", "{collective}", "Collectives of a process group that the rank has entered, while its step stands still", integer}
+	completed = about{"pitcrew.train.collective.completed", "{collective}", "Collectives of a process group that the rank has completed, while its step stands still", integer}
+)
+
+// claims is what ranks told last of their collectives.
+type claims struct {
+	mu    sync.Mutex
+	ranks map[*hook.Rank]*claim
+}
+
+type claim struct {
+	last  hook.Collectives
+	at    time.Time
+	names map[string]bool // of this attempt
+}
+
+// take remembers a message, of groups that are within the bound.
+func (s *claims) take(r *hook.Rank, c hook.Collectives, now time.Time) hook.Collectives {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ranks == nil {
+		s.ranks = map[*hook.Rank]*claim{}
+	}
+	for k, v := range s.ranks { // ranks of pods that have left
+		if now.Sub(v.at) > 10*collectivesFresh {
+			delete(s.ranks, k)
+		}
+	}
+	have := s.ranks[r]
+	if have == nil {
+		have = &claim{names: map[string]bool{}}
+		s.ranks[r] = have
+	}
+	kept := c.Groups[:0]
+	for _, g := range c.Groups {
+		if have.names[g.Name] || len(have.names) < maxGroupNames {
+			have.names[g.Name] = true
+			kept = append(kept, g)
+		}
+	}
+	c.Groups = kept
+	have.last, have.at = c, now
+	return c
+}
+
+// of is what a rank said that still holds of the step it is in.
+func (s *claims) of(r *hook.Rank, snap *hook.Snapshot, now time.Time) []hook.CollectiveGroup {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	have := s.ranks[r]
+	if have == nil || now.Sub(have.at) > collectivesFresh || have.last.Attempt != snap.Attempt || uint64(have.last.Step) != snap.Step {
+		return nil
+	}
+	return have.last.Groups
+}
+
+// collectives turns a rank's word into one log event for each group.
+func (r *torchReceiver) collectives(ctx context.Context, e hook.Event, c hook.Collectives) {
+	ring := e.Rank.Ring()
+	if ring == nil {
+		return
+	}
+	s, err := ring.Snapshot()
+	if err != nil || c.Attempt != s.Attempt {
+		return
+	}
+	now := time.Now()
+	c = r.claims.take(e.Rank, c.Trimmed(), now)
+	for _, g := range c.Groups {
+		body := fmt.Sprintf("rank %d stands in step %d after %d collectives of group %s", s.Rank, c.Step, g.Enqueued, g.Name)
+		r.emit(ctx, EventCollectives, plog.SeverityNumberInfo, now, body, func(a pcommon.Map) {
+			putIdentity(a, e.PodUID, s.Identity, s.GPUUUID)
+			a.PutInt("pitcrew.step", c.Step)
+			a.PutStr("pitcrew.process_group.name", g.Name)
+			a.PutStr("pitcrew.process_group.desc", g.Desc)
+			a.PutStr("pitcrew.process_group.ranks", g.Ranks)
+			a.PutInt("pitcrew.process_group.size", int64(g.Size))
+			a.PutInt("pitcrew.collective.enqueued", g.Enqueued)
+			a.PutInt("pitcrew.collective.started", g.Started)
+			a.PutInt("pitcrew.collective.completed", g.Completed)
+			a.PutStr("pitcrew.collective.op", g.Op)
+		})
+	}
+}
+
+// collectives adds what a rank said of its process groups, for whoever compares ranks across nodes.
+func (b *batch) collectives(pod string, rank *hook.Rank, s *hook.Snapshot) {
+	at := pcommon.NewTimestampFromTime(b.now)
+	for _, g := range b.r.claims.of(rank, s, b.now) {
+		for m, v := range map[*about]int64{&enqueued: g.Enqueued, &completed: g.Completed} {
+			if v >= 0 {
+				b.put(m, pod, s, at, float64(v)).Attributes().PutStr("pitcrew.process_group.name", g.Name)
+			}
+		}
+	}
+}
