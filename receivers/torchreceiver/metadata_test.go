@@ -58,6 +58,7 @@ func TestTheTablesAndMetadataSayTheSame(t *testing.T) {
 		}
 		seen[m.name] = true
 	}
+	check(info, "", false)
 	for _, m := range stateMetrics {
 		check(m.about, "", false)
 	}

@@ -132,7 +132,10 @@ const (
 )
 
 // cursor is how far a ring has been told: its pace, and the rest.
-type cursor struct{ pace, detail uint64 }
+type cursor struct {
+	pace, detail uint64
+	info         time.Time // when it was said last
+}
 
 // sampleEvery reads the rings of all ranks at each tick until ctx ends.
 func (r *torchReceiver) sampleEvery(ctx context.Context) {
@@ -177,11 +180,12 @@ func (r *torchReceiver) sample(cursors map[*hook.Ring]cursor, now time.Time) (pm
 				continue // the fleet names it when its process ends or its file changes
 			}
 			told, known := cursors[ring]
-			next[ring] = cursor{s.Written, s.Settled}
+			next[ring] = cursor{s.Written, s.Settled, told.info}
 			if s.Exit == hook.ExitClean || s.HeartbeatAge() > forgotten && !rank.Connected() {
 				continue
 			}
 			b.state(pod.UID(), &s)
+			next[ring] = cursor{s.Written, s.Settled, b.info(pod.UID(), &s, told.info)}
 			if !known && s.Settled > 0 {
 				// Of the steps before the first sight only the pace is news: an agent that replaces another must know it at once.
 				told.detail = s.Settled - 1
