@@ -19,7 +19,7 @@ func TestEveryTestThatThePeersTableNamesExists(t *testing.T) {
 		t.Fatalf("only %d tests are named", len(names))
 	}
 	var sources strings.Builder
-	for _, root := range []string{"../../receivers", "../../collector", "../../rules", "../../cmd", "."} {
+	for _, root := range []string{"../../receivers", "../../collector", "../../detector", "../../remediator", "../../rules", "../../cmd", ".."} {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
 				return err
