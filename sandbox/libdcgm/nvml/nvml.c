@@ -1,5 +1,5 @@
 /* The stub of libnvidia-ml.so.1: what the driver says of MIG devices, from the script that the stub of libdcgm reads. It answers the
- * eight functions that the dcgm receiver asks for, and is compiled together with the script's parser. */
+ * seven functions that the dcgm receiver asks for, and is compiled together with the script's parser. */
 #include <stdio.h>
 #include <string.h>
 
