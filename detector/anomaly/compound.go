@@ -54,6 +54,7 @@ var patterns = []pattern{
 		clauses: []clause{
 			{needs: []need{{Throttle, 0, true}, {Clock, 0, false}}, window: slowWindow},
 			{needs: []need{{Throttle, 0, true}, {Thermal, 0, false}}, window: slowWindow},
+			{needs: []need{{Throttle, 0, true}, {Compute, 0, false}}, window: slowWindow},
 			{needs: []need{{Throttle, 0, true}, {Pace, 0, false}}, window: slowWindow},
 			{needs: []need{{Thermal, 0, true}, {Clock, 0, false}}, window: slowWindow},
 			{needs: []need{{Thermal, 0, false}, {Clock, strong, false}, {Pace, 0, false}}, window: slowWindow, told: true},
@@ -246,7 +247,7 @@ func (e *Engine) judge(en *entity, c *compound) {
 		c.state, c.report.changed = state, true
 	}
 	severity := event.Warning
-	if pace := e.paceOf(en); pace != nil && pace.ratio() >= costly && pace.stands() {
+	if own := e.ownOf(en); own != nil && own.ratio() >= costly && own.stands() {
 		severity = event.Critical
 	}
 	if !c.report.severity.AtLeast(severity) {
@@ -279,7 +280,7 @@ func (c *compound) how() closing {
 	return how
 }
 
-// costly is how much longer its steps are when a compound finding becomes critical.
+// costly is how much longer its own work takes when a compound finding becomes critical.
 const costly = 1.2
 
 // leads orders witnesses: those of the pattern's own families first. A certain one has no expected value to show, so among them a
@@ -296,13 +297,27 @@ func (c *compound) leads(m *member) int {
 }
 
 // paceOf is the finding of the entity's pace: how much longer its steps are.
-func (e *Engine) paceOf(en *entity) (best *member) {
+func (e *Engine) paceOf(en *entity) *member { return newest(en, rowStepTime) }
+
+// ownOf is the finding of the rank's own work. In a synchronous job all ranks' steps are as long as the slowest one's, so where
+// compute is measured apart from waiting, only that counts.
+func (e *Engine) ownOf(en *entity) *member {
+	for _, x := range []*entity{en, en.rank} {
+		if x != nil && x.slots[rowCompute] != 0 && e.tracks[x.slots[rowCompute]-1].known {
+			return newest(x, rowCompute)
+		}
+	}
+	return e.paceOf(en)
+}
+
+// newest is the newest finding of a signal of the entity or of the rank on it.
+func newest(en *entity, r row) (best *member) {
 	for _, x := range []*entity{en, en.rank} {
 		if x == nil {
 			continue
 		}
 		for _, m := range x.members {
-			if s := m.signal(); s.Family == Pace && s.Bad == High && (best == nil || m.onset > best.onset) {
+			if m.tr.row == r && (best == nil || m.onset > best.onset) {
 				best = m
 			}
 		}

@@ -73,6 +73,17 @@ func TestAStragglersVictimsAreInformation(t *testing.T) {
 	n.want("what only says it again", only(said, "info throughput"))
 }
 
+func TestAThrottledGpuIsNotBlamedForAnothersSlowness(t *testing.T) {
+	n := newNode(t, 2).pass(learnt)
+	n.slow, n.paceTimes = 1, 1.5 // rank 1 is slow, and rank 0 waits for it
+	n.throttled[0], n.clock[0] = true, 1.7e9
+	n.pass(25 * time.Second)
+	e := n.find("anomaly/thermal-throttle gpu/GPU-0")
+	if e == nil || e.Data.Severity != event.Warning {
+		t.Errorf("event %+v", e)
+	}
+}
+
 func TestGpusWithoutARankAreJudgedWhileBusy(t *testing.T) {
 	n := newNode(t, 2)
 	l := func(i int) Labels { return Labels{GPU: uuid(i)} }

@@ -194,7 +194,7 @@ var rowOf = func() map[string]row {
 	return m
 }()
 
-var rowStepTime = rowOf["step-time"]
+var rowStepTime, rowCompute = rowOf["step-time"], rowOf["compute"]
 
 func (e *Engine) restoreEntity(s *savedEntity, whole, sameBoot bool, used map[[2]uint32]bool) error {
 	k := entityKey{s.About, s.ID, s.Rank}
