@@ -25,7 +25,7 @@ const (
 	NodeLost     FaultKind = "node-lost"     // power cut
 )
 
-// FaultKinds lists them all, in a fixed order.
+// FaultKinds lists what a job does not survive by itself, in a fixed order. SlowFaults are others.
 var FaultKinds = []FaultKind{ECCDegrading, XID79, GPULost, XID48, RankKilled, RankHung, NodeLost}
 
 // Fault says what to break: on a Node its GPU (for a rank fault the worker of that local rank), or, with Node empty, where the
@@ -87,8 +87,8 @@ func (s *Sandbox) Ranks() []Rank {
 func (s *Sandbox) Fault(_ context.Context, f Fault) (Injected, error) {
 	s.faults.Lock()
 	defer s.faults.Unlock()
-	if !slices.Contains(FaultKinds, f.Kind) {
-		return Injected{}, fmt.Errorf("sandbox: unknown fault %q: want one of %v", f.Kind, FaultKinds)
+	if all := slices.Concat(FaultKinds, SlowFaults); !slices.Contains(all, f.Kind) {
+		return Injected{}, fmt.Errorf("sandbox: unknown fault %q: want one of %v", f.Kind, all)
 	}
 	onRank := f.Kind == RankKilled || f.Kind == RankHung
 	var rank *Rank
@@ -112,6 +112,9 @@ func (s *Sandbox) Fault(_ context.Context, f Fault) (Injected, error) {
 	in := Injected{Kind: f.Kind, Node: n.Name, GPU: n.GPUs[f.GPU], At: time.Now()}
 	if onRank {
 		in.PID = rank.PID
+	}
+	if slices.Contains(SlowFaults, f.Kind) {
+		return in, n.slow(in)
 	}
 	return in, n.fail(in)
 }

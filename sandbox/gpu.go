@@ -18,7 +18,7 @@ type GPU struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid"`
 	PCI   string `json:"pci"`  // as the driver prints it: 0000:1a:00
-	File  string `json:"file"` // one byte that the training process asks before it uses the device: see GPUState
+	File  string `json:"file"` // its first byte the training process asks before it uses the device: see GPUState; the rest is its Pace
 }
 
 // GPUState is the byte in a GPU's file: what a call to the device does.

@@ -62,7 +62,7 @@ func (n *Node) boot() error {
 
 func (n *Node) healGPUs() error {
 	for _, g := range n.GPUs {
-		if err := errors.Join(g.set(GPUOk), n.DCGM.Heal(g.Index)); err != nil {
+		if err := errors.Join(g.set(GPUOk), g.setPace(Pace{}), n.DCGM.Heal(g.Index)); err != nil {
 			return err
 		}
 	}

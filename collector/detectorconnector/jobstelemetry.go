@@ -23,6 +23,7 @@ var (
 		{"pitcrew.detector.jobs.rounds", "{round}", "Steps of a role that were closed", func(c job.Counts) int64 { return c.Rounds }},
 		{"pitcrew.detector.jobs.rounds.partial", "{round}", "Rounds without a rank that was waited for", func(c job.Counts) int64 { return c.Partial }},
 		{"pitcrew.detector.jobs.findings", "{finding}", "Findings about ranks and jobs, ends included", func(c job.Counts) int64 { return c.Findings }},
+		{"pitcrew.detector.jobs.brief", "{finding}", "Findings that were over before they were said", func(c job.Counts) int64 { return c.Brief }},
 		{"pitcrew.detector.jobs.malformed", "{sample}", "Samples that name no rank or step", func(c job.Counts) int64 { return c.Malformed }},
 		{"pitcrew.detector.jobs.late", "{sample}", "Samples of a round that was closed", func(c job.Counts) int64 { return c.Late }},
 		{"pitcrew.detector.jobs.unjoined", "{sample}", "Values whose step is not known", func(c job.Counts) int64 { return c.Unjoined }},

@@ -55,6 +55,7 @@ type Counts struct {
 	Rounds    int64 // closed
 	Partial   int64 // of them, without a value of some rank that was there before
 	Findings  int64
+	Brief     int64 // findings that were over before they were said
 	Malformed int64 // samples that name no rank or step
 	Late      int64 // values of a round that was closed
 	Unjoined  int64 // values whose step is not known

@@ -3,12 +3,12 @@ package job
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/pitcrew/pitcrew/detector"
-	"github.com/pitcrew/pitcrew/detector/peers"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -69,14 +69,16 @@ func (x *finding) evidence(now time.Time, state event.State) event.Evidence {
 		ev.Ratio, ev.Baseline = num(f.Ratio), "self"
 		return ev
 	}
-	ev.Score, ev.Ratio = num(f.Score), num(f.Ratio)
-	ev.Value, ev.Expected = num(f.Value-s.floor), num(max(0, expected(f)-s.floor))
+	v, want := x.now(x.signal)
+	ev.Score, ev.Ratio = num(f.Score), num(v/want)
+	ev.Value, ev.Expected = num(v-s.floor), num(max(0, want-s.floor))
 	ev.PromQL, ev.Samples = x.promQL(), x.samples()
 	for k, on := range x.showing {
 		if o := x.seen[k]; on != 0 && Signal(k) != x.signal {
+			v, want := x.now(Signal(k))
 			ev.Signals = append(ev.Signals, event.Witness{
 				Signal: table[k].says, Onset: time.Unix(0, o.Onset).UTC(), State: event.StateOpen, Score: finite(o.Score),
-				Value: num(o.Value - table[k].floor), Expected: num(max(0, expected(o)-table[k].floor)), Unit: "s",
+				Value: num(v - table[k].floor), Expected: num(max(0, want-table[k].floor)), Unit: "s",
 			})
 		}
 	}
@@ -95,6 +97,7 @@ func (x *finding) words() string {
 			who, len(r.members), x.step, x.signal, x.seen[x.signal].Ratio)
 	}
 	f, floor := x.seen[x.signal], table[x.signal].floor
+	v, want := x.now(x.signal)
 	var b strings.Builder
 	fmt.Fprintf(&b, "rank %d of %s ", x.member.rank, who)
 	switch x.kind {
@@ -102,20 +105,45 @@ func (x *finding) words() string {
 		fmt.Fprintf(&b, "is silent since step %d while %d peers are at step %d", x.member.step, f.Count, r.front)
 		return b.String()
 	case imbalance:
-		fmt.Fprintf(&b, "was slow from the start: %s %.4g s, peers %.4g s (×%.2f)", x.signal, f.Value-floor, f.Peers-floor, f.Ratio)
+		fmt.Fprintf(&b, "was slow from the start: %s %.4g s, peers %.4g s (×%.2f)", x.signal, v-floor, want-floor, v/want)
 	default:
-		fmt.Fprintf(&b, "fell behind at step %d: %s %.4g s, expected %.4g s (×%.2f)", x.step, x.signal, f.Value-floor, max(0, expected(f)-floor), f.Ratio)
+		fmt.Fprintf(&b, "fell behind at step %d: %s %.4g s, expected %.4g s (×%.2f)", x.step, x.signal, v-floor, max(0, want-floor), v/want)
 	}
 	fmt.Fprintf(&b, " by %d peers; suspect %d; %.3g GPU-seconds lost so far", f.Count, max(1, f.Suspect), x.lost)
 	return b.String()
 }
 
-// expected is what the rank would have taken if it had kept its place among its peers.
-func expected(f peers.Finding) float64 {
-	if f.Ratio > 0 {
-		return f.Value / f.Ratio
+// now is what the rank took in the last round that it was in, and what it would have taken if it had kept its place among its peers:
+// their middle there, times its own ratio to it before the onset as far as such rounds are kept.
+func (x *finding) now(s Signal) (value, expected float64) {
+	r, f := x.role, x.seen[s]
+	ratio := 1.0 // of an imbalance: what its peers take
+	if x.kind == straggler && f.Peers > 0 && f.Ratio > 0 {
+		ratio = f.Value / f.Peers / f.Ratio
 	}
-	return f.Peers
+	value, expected = f.Value, f.Peers*ratio
+	before, newest := r.before[:0], math.NaN()
+	for i := len(r.recent) - 1; i >= 0; i-- {
+		p := r.recent[i]
+		v, o := p.values[s][x.member.slot], r.others(p, x.member, s)
+		if math.IsNaN(v) || math.IsNaN(o) {
+			continue
+		}
+		if math.IsNaN(newest) {
+			value, newest = v, o
+		}
+		if p.step < x.step {
+			before = append(before, v/o)
+		}
+	}
+	if r.before = before; x.kind == straggler && len(before) >= 3 {
+		slices.Sort(before)
+		ratio = before[len(before)/2]
+	}
+	if !math.IsNaN(newest) {
+		expected = newest * ratio
+	}
+	return value, expected
 }
 
 // promQL fires on much the same, but knows no rank's own constant offset.
@@ -129,7 +157,8 @@ func (x *finding) promQL() string {
 	if x.role.name != "" {
 		sel += fmt.Sprintf(",pitcrew_role=%q", x.role.name)
 	}
-	half := math.Sqrt(max(1.25, x.seen[x.signal].Ratio))
+	v, want := x.now(x.signal)
+	half := math.Sqrt(max(1.25, v/want))
 	m := table[x.signal].metric(sel)
 	return fmt.Sprintf("max by (pitcrew_rank) (%s) > %.3g * scalar(quantile(0.5, %s))", m, half, m)
 }
@@ -147,6 +176,11 @@ func (x *finding) samples() (out []event.Sample) {
 // recovered says that a finding is over.
 func (r *role) recovered(now time.Time, x *finding, why string) {
 	r.a.open--
+	if !x.said {
+		r.a.e.counts.Brief++
+		r.fresh = slices.DeleteFunc(r.fresh, func(o *finding) bool { return o == x })
+		return
+	}
 	e := x.event
 	e.Type, e.Time = event.Recovery, now
 	e.ID = event.NewID(e.ID, "recovery")

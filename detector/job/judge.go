@@ -40,6 +40,7 @@ type finding struct {
 	step    int64 // of the onset
 	opened  time.Time
 	lost    float64 // GPU-seconds
+	said    bool
 	event   event.Event
 }
 
@@ -99,19 +100,37 @@ func (r *role) begin(now time.Time, k kind, m *member, s Signal, by source, f pe
 	r.fresh = append(r.fresh, x)
 }
 
-// announce says what a round has opened, now that all its signals are judged: of several the one that tells most of the cause.
+// brief is what is over so soon that nobody needs to hear of it: a process that had to wait for a processor, say.
+const brief = 2 * time.Second
+
+// announce says what has been open for long enough, now that all signals of a round are judged: of several the one that tells most of
+// the cause.
 func (r *role) announce(now time.Time) {
-	for _, x := range r.fresh {
+	fresh := r.fresh
+	r.fresh = r.fresh[:0]
+	for _, x := range fresh {
+		if x.lasted(now) < brief {
+			r.fresh = append(r.fresh, x)
+			continue
+		}
 		for s := Signal(signals); s > 0; s-- {
 			if x.showing[s-1] != 0 && telling[s-1] > telling[x.signal] {
 				x.signal = s - 1
 			}
 		}
 		x.lost = r.lostSince(x)
-		x.event = x.say(now)
+		x.event, x.said = x.say(now), true
 		r.emit(x.event, true)
 	}
-	r.fresh = r.fresh[:0]
+}
+
+// lasted is how long it has, by the time of the rounds and by the gateway's: steps come in batches.
+func (x *finding) lasted(now time.Time) time.Duration {
+	d := now.Sub(x.opened)
+	if n := len(x.role.recent); n > 0 {
+		d = max(d, x.role.recent[n-1].at.Sub(x.onset))
+	}
+	return d
 }
 
 // telling ranks the signals: a slow launch makes a step's compute time long as well, and both make others wait.
@@ -177,19 +196,26 @@ func (r *role) charge(x *round) {
 
 // excess is how much longer a rank took in a round than the middle of its peers, in seconds, 0 when it did not.
 func (r *role) excess(x *round, m *member, s Signal) float64 {
-	v := x.values[s][m.slot]
+	if d := x.values[s][m.slot] - r.others(x, m, s); d > 0 {
+		return d
+	}
+	return 0
+}
+
+// others is the middle of a rank's peers in a round, not a number where there are none.
+func (r *role) others(x *round, m *member, s Signal) float64 {
 	r.sorted = r.sorted[:0]
 	for i, o := range x.values[s] {
 		if i != m.slot && !math.IsNaN(o) {
 			r.sorted = append(r.sorted, o)
 		}
 	}
-	if math.IsNaN(v) || len(r.sorted) == 0 {
-		return 0
+	if len(r.sorted) == 0 {
+		return math.NaN()
 	}
 	slices.Sort(r.sorted)
 	n := len(r.sorted)
-	return max(0, v-(r.sorted[(n-1)/2]+r.sorted[n/2])/2)
+	return (r.sorted[(n-1)/2] + r.sorted[n/2]) / 2
 }
 
 // lostSince is what the rounds from the onset on have cost, as far as they are kept; what lies before is taken to be as the oldest kept.

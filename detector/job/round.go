@@ -55,6 +55,7 @@ type role struct {
 	slowdown *finding
 	fresh    []*finding // opened, and not said yet
 	sorted   []float64
+	before   []float64
 }
 
 type onset struct {
@@ -257,6 +258,7 @@ func (r *role) tick(now time.Time) {
 		r.closeTo(now, last)
 	}
 	r.absences(now)
+	r.announce(now)
 }
 
 // absences finds ranks of which nothing is heard while their peers go on, and ends those that are heard of again.
@@ -278,7 +280,6 @@ func (r *role) absences(now time.Time) {
 			r.begin(now, absent, m, Compute, fine, peers.Finding{Onset: m.heard.UnixNano(), Count: len(r.members) - len(silent), Value: math.NaN(), Peers: math.NaN()})
 		}
 	}
-	r.announce(now)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(min(s, 1e6) * float64(time.Second)) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,6 +48,8 @@ type Scenario struct {
 	Rank     int
 	Launcher string
 	Workload string
+	Pods     int               // WorldSize when 0
+	Env      map[string]string // more for the trainer
 }
 
 // Job is a submitted training job.
@@ -63,13 +66,17 @@ func (s *Stage) Submit(ctx context.Context, name string, c Scenario) (*Job, erro
 	if err := os.MkdirAll(j.Dir, 0o755); err != nil {
 		return nil, err
 	}
+	if c.Pods == 0 {
+		c.Pods = WorldSize
+	}
 	w := sandbox.Workload{
-		Name: name, Namespace: Namespace, Launcher: c.Launcher, Pods: WorldSize, Python: s.python,
+		Name: name, Namespace: Namespace, Launcher: c.Launcher, Pods: c.Pods, Python: s.python,
 		Env: map[string]string{
 			"PITCREW_TRAIN_LOG": j.Dir, "CKPT_DIR": "/checkpoints", "CKPT_EVERY": strconv.Itoa(ckptEvery),
 			"STEP_SECONDS": strconv.FormatFloat(stepSeconds, 'g', -1, 64),
 		},
 	}
+	maps.Copy(w.Env, c.Env)
 	if _, err := s.box.Client().CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{}); err != nil {
 		if err := s.box.CreateNamespace(ctx, Namespace, map[string]string{"pitcrew.dev/heal": "enabled"}); err != nil {
 			return nil, err

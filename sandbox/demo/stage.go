@@ -57,6 +57,8 @@ type StageOptions struct {
 	Nodes    []sandbox.NodeSpec
 	JobSet   bool
 	Progress io.Writer
+	// Gateway runs one, to which the agents send their ranks' steps.
+	Gateway  bool
 	Policies func([]policy.Policy) []policy.Policy // changes the policies in force; nil: as shipped
 	Bin      string                                // folder of Pitcrew's programs; empty: this program's own
 	// Remediator is the command of another remediator than the program's own; the stage's flags are added to it.
@@ -93,6 +95,11 @@ func SetUp(ctx context.Context, o StageOptions) (_ *Stage, err error) {
 	}
 	if err := s.startRemediator(); err != nil {
 		return nil, err
+	}
+	if o.Gateway {
+		if err := s.startGateway(); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.startAgents(ctx); err != nil {
 		return nil, err
@@ -212,6 +219,25 @@ func (s *Stage) startRemediator() error {
 	return s.box.StartProcess("", "remediator", argv, nil)
 }
 
+// startGateway runs the collector that compares the ranks of whole jobs.
+func (s *Stage) startGateway() error {
+	exe, err := s.program("pitcrew-collector")
+	if err != nil {
+		return err
+	}
+	env := []string{"PITCREW_NATS=" + s.url, "PITCREW_CLUSTER=" + ClusterName, "PITCREW_NODE=gateway-0"}
+	for name, variable := range map[string]string{
+		"gateway/otlp": "PITCREW_OTLP", "gateway/health": "PITCREW_HEALTH", "gateway/prometheus": "PITCREW_PROMETHEUS", "gateway/self": "PITCREW_SELF",
+	} {
+		p, err := s.port(name)
+		if err != nil {
+			return err
+		}
+		env = append(env, variable+"=127.0.0.1:"+strconv.Itoa(p))
+	}
+	return s.box.StartProcess("", "gateway", []string{exe, "gateway"}, env)
+}
+
 // startAgents runs what the DaemonSet runs on a node: the agent, and DCGM's readings in a process of their own.
 func (s *Stage) startAgents(ctx context.Context) error {
 	beats, cancel := context.WithCancel(ctx)
@@ -281,6 +307,9 @@ func (s *Stage) StartAgent(n *sandbox.Node, env ...string) error {
 		if err := os.MkdirAll(filepath.Join(n.Dir(), d), 0o755); err != nil {
 			return err
 		}
+	}
+	if p := s.ports["gateway/otlp"]; p != 0 {
+		common = append(common, "PITCREW_GATEWAY=127.0.0.1:"+strconv.Itoa(p))
 	}
 	common = append(common, env...)
 	agent := append([]string{"PITCREW_SELF_PORT=" + strconv.Itoa(ports[1]), "PITCREW_HEALTH=" + local(3)}, common...)

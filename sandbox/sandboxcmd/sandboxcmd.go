@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -184,9 +185,9 @@ func (o *options) status() *cobra.Command {
 
 func (o *options) fault() *cobra.Command {
 	f := sandbox.Fault{}
-	kinds := make([]string, len(sandbox.FaultKinds))
-	for i, k := range sandbox.FaultKinds {
-		kinds[i] = string(k)
+	var kinds []string
+	for _, k := range slices.Concat(sandbox.FaultKinds, sandbox.SlowFaults) {
+		kinds = append(kinds, string(k))
 	}
 	cmd := &cobra.Command{Use: "fault <kind>", Args: cobra.ExactArgs(1), ValidArgs: kinds,
 		Short: "Break something: " + strings.Join(kinds, ", "),

@@ -39,6 +39,7 @@ func TestEachFaultIsOneLineOfTheScript(t *testing.T) {
 		{"a violation", func(n *Node) error { return n.Violate(2, "dbe", 1, 0) }, "\nviolation 2 dbe 1 0 id=1\n"},
 		{"a ramp", func(n *Node) error { return n.Ramp(1, 312, 0, 5, 100) }, "\nfield 1 312 ramp 0 5 max=100 since=1700000000.000000\n"},
 		{"degrading memory", func(n *Node) error { return n.RampECC(1, 10) }, "\nfield 1 396 const 1\n"},
+		{"a device that is too hot", func(n *Node) error { return n.Throttle(2, Throttling{CelsiusPerSecond: 1, MHz: 1250}) }, "\nfield 2 112 const 64\n"},
 		{"a blank on all", func(n *Node) error { return n.Blank(All, 150, "notsupported") }, "\nfield * 150 blank notsupported\n"},
 		{"a hang", func(n *Node) error { return n.Hang("dcgmHealthCheck", 60*time.Second) }, "\nhang dcgmHealthCheck 60\n"},
 		{"an error", func(n *Node) error { return n.Fail("dcgmHealthCheck", -3) }, "\nfail dcgmHealthCheck -3\n"},
@@ -71,7 +72,7 @@ func TestEachFaultIsOneLineOfTheScript(t *testing.T) {
 func TestHealingTakesAFaultBack(t *testing.T) {
 	n := node(t)
 	healthy := script(t, n)
-	for _, err := range []error{n.Lose(3), n.RampECC(3, 1), n.NVLink(3, 0, "down"), n.XID(3, 79), n.Health(3, "mem", "warn", 1, "x"), n.Heal(3)} {
+	for _, err := range []error{n.Lose(3), n.RampECC(3, 1), n.Throttle(3, Throttling{1, 1000}), n.NVLink(3, 0, "down"), n.XID(3, 79), n.Health(3, "mem", "warn", 1, "x"), n.Heal(3)} {
 		if err != nil {
 			t.Fatal(err)
 		}

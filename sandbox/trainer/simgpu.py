@@ -1,7 +1,11 @@
-"""SIMULATION of one rank's GPU: a file whose first byte says what a call to it does. For the sandbox only."""
+"""SIMULATION of one rank's GPU: a file whose first byte says what a call to it does, and whose rest (JSON, may be
+missing) says how fast it works. For the sandbox only."""
 
+import json
 import os
 import time
+
+SIZE = 256
 
 
 class SimulatedGPU:
@@ -9,6 +13,8 @@ class SimulatedGPU:
 
     def __init__(self, spec, local_rank):
         self._fd = None
+        self._raw = None
+        self._values = {}
         if os.path.isdir(spec):
             files = [os.path.join(spec, name) for name in sorted(os.listdir(spec))]
         else:
@@ -25,3 +31,44 @@ class SimulatedGPU:
             raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
         while state == b"b":  # for ever: a lost GPU does not come back to the call that waits for it
             time.sleep(3600)
+
+    def _pace(self):
+        raw = os.pread(self._fd, SIZE, 1) if self._fd is not None else b""
+        if raw != self._raw:
+            self._raw = raw
+            try:
+                self._values = json.loads(raw)
+            except ValueError:
+                self._values = {}
+        return self._values
+
+    def slowdown(self):
+        """By what factor its work takes longer now."""
+        pace = self._pace()
+        factor = pace.get("slow", 1.0) + pace.get("per_s", 0.0) * max(0.0, time.time() - pace.get("since", 0.0))
+        return min(factor, pace.get("limit", factor))
+
+    def launch(self):
+        """Wait as work waits that was issued and has not begun. Gives the nanoseconds by the device's simulated clock, which
+        knows nothing of what else this machine's processors do."""
+        pace = self._pace()
+        wait = pace.get("launch_s", 0.0) if time.time() < pace.get("until", 0.0) else 0.0
+        if wait:
+            time.sleep(wait)
+        return int(wait * 1e9) + 200_000
+
+
+class LaunchRecorder:
+    """Writes the simulated launch latency into each step's record, where a real device's events would say it."""
+
+    def __init__(self, ring):
+        self.nanoseconds = 0
+        self._ring = ring
+        ring.late = True
+
+    def measures(self):
+        return False
+
+    def step(self, sequence, now):
+        self._ring.amend(sequence, launch=self.nanoseconds)
+        self._ring.settle(sequence)
