@@ -99,6 +99,7 @@ type Engine struct {
 	open   *lru[string, *Open]
 	ranks  *lru[rankKey, *rank]
 	pods   *lru[string, *pod]
+	gangs  *lru[gangKey, map[int]Collective]
 	series *lru[string, *gpuSeries]
 	gpus   *lru[string, *gpu]
 	lines  *lru[string, *budget]
@@ -115,6 +116,7 @@ func New(o Options) *Engine {
 	e.open = newLRU[string, *Open](o.MaxSeries, evicted)
 	e.ranks = newLRU[rankKey, *rank](o.MaxSeries, evicted)
 	e.pods = newLRU[string, *pod](o.MaxSeries, evicted)
+	e.gangs = newLRU[gangKey, map[int]Collective](min(o.MaxSeries, maxGangs), evicted)
 	e.series = newLRU[string, *gpuSeries](o.MaxSeries, evicted)
 	e.gpus = newLRU[string, *gpu](o.MaxSeries, evicted)
 	e.lines = newLRU[string, *budget](o.MaxSeries, evicted)

@@ -73,13 +73,13 @@ type pod struct {
 }
 
 type rank struct {
-	dead, hung, stalled string // keys of its conditions
-	target              event.Target
-	attempt             int
-	gone                bool // its process ended
-	goneAt              time.Time
-	first               bool // no sample of this attempt yet
-	seen                time.Time
+	dead, hung, stalled, desync string // keys of its conditions
+	target                      event.Target
+	attempt                     int
+	gone                        bool // its process ended
+	goneAt                      time.Time
+	first                       bool // no sample of this attempt yet
+	seen                        time.Time
 
 	step    int64
 	stepped int // above 0 once a step was seen to end in this attempt
@@ -100,7 +100,7 @@ func (e *Engine) rank(t event.Target) (*rank, bool) {
 	k := rankKey{t.PodUID, *t.Rank}
 	r, ok := e.ranks.get(k)
 	if !ok {
-		r = &rank{first: true, attempt: -1, step: -1, dead: k.key("dead"), hung: k.key("hung"), stalled: k.key("stalled")}
+		r = &rank{first: true, attempt: -1, step: -1, dead: k.key("dead"), hung: k.key("hung"), stalled: k.key("stalled"), desync: k.key("desync")}
 		e.ranks.put(k, r)
 	}
 	attempt := 0
@@ -169,7 +169,7 @@ func (e *Engine) judgeRank(r *rank, s Rank) {
 	if !r.first && s.Step > r.step {
 		r.stepped++
 		why := event.Evidence{Signal: "pitcrew.train.step", Unit: "{step}", Value: num(float64(s.Step)), Baseline: "self"}
-		for _, key := range []string{r.dead, r.hung, r.stalled} {
+		for _, key := range []string{r.dead, r.hung, r.stalled, r.desync} {
 			e.end(key, why)
 		}
 	}
@@ -285,7 +285,7 @@ func (e *Engine) judgeExit(r *rank, x Exit) {
 		return
 	}
 	r.gone, r.goneAt = true, x.Time
-	for _, key := range []string{r.hung, r.stalled} { // superseded by the exit: neither stands, neither recovered
+	for _, key := range []string{r.hung, r.stalled, r.desync} { // superseded by the exit: neither stands, neither recovered
 		e.forget(key)
 	}
 	if x.Clean || x.Told || x.Code == abortCode {
@@ -343,7 +343,7 @@ func (e *Engine) sweep() {
 			return
 		}
 		t := o.event.Data.Target
-		if o.event.Data.Cause.Kind != "rank" || t.Rank == nil {
+		if k := o.event.Data.Cause.Kind; k != "rank" && k != "torch" || t.Rank == nil {
 			return
 		}
 		if first { // what was restored counts as heard of now: its rank may not have been read yet

@@ -276,6 +276,24 @@ func TestAWorkerThatItsLauncherKilledIsNoDeadRank(t *testing.T) {
 	}
 }
 
+func TestTheRankThatDidNotEnterACollectiveIsNamed(t *testing.T) {
+	r := start(t, config(t))
+	said := func(rank, enqueued int) map[string]any {
+		return map[string]any{
+			"k8s.pod.uid": "u-1", "pitcrew.rank": rank, "pitcrew.attempt": 2, "pitcrew.step": 10, "pitcrew.process_group.name": "0",
+			"pitcrew.process_group.desc": "default_pg", "pitcrew.collective.enqueued": enqueued, "pitcrew.collective.completed": 56,
+			"pitcrew.collective.op": "nccl:all_reduce",
+		}
+	}
+	r.line(t, kernelLine("pitcrew.train.collectives", said(3, 56)))
+	r.want(t)
+	r.line(t, kernelLine("pitcrew.train.collectives", said(4, 57)))
+	e := r.want(t, "torch/desync")[0]
+	if *e.Data.Target.Rank != 3 || *e.Data.Evidence.Expected != 57 || !strings.Contains(e.Data.Evidence.Raw, "0 (default_pg)") {
+		t.Errorf("named %+v, %+v", e.Data.Target, e.Data.Evidence)
+	}
+}
+
 func TestKernelLinesWithoutACodeAreFindings(t *testing.T) {
 	r := start(t, config(t))
 	for kind, severity := range map[string]string{"gpu_init": "fatal", "gsp": "critical", "aer": "critical", "mlx5": "warning", "lines_lost": ""} {

@@ -53,6 +53,7 @@ var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) [
 	"pitcrew.fabric.port":         port,
 	"pitcrew.train.rank_exited":   exit(false),
 	"pitcrew.train.rank_attached": exit(true),
+	"pitcrew.train.collectives":   collective,
 }
 
 func kernel(kind string) func(*core, *detector.Engine, both, plog.LogRecord) []detector.Finding {
@@ -84,6 +85,14 @@ func exit(attached bool) func(*core, *detector.Engine, both, plog.LogRecord) []d
 		x.History, _ = a.flag("pitcrew.history")
 		return e.Exit(x)
 	}
+}
+
+func collective(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+	return e.Collective(detector.Collective{
+		Target: rankTarget(a), Time: when(r), Group: a.text("pitcrew.process_group.name"), Desc: a.text("pitcrew.process_group.desc"),
+		Step: a.number("pitcrew.step", -1), Enqueued: a.number("pitcrew.collective.enqueued", -1), Completed: a.number("pitcrew.collective.completed", -1),
+		Op: a.text("pitcrew.collective.op"),
+	})
 }
 
 func when(r plog.LogRecord) time.Time {
