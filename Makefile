@@ -10,7 +10,7 @@ LDFLAGS := -s -w
 PY      := sandbox/python.sh
 OUT     := bench/out
 
-.PHONY: build router demo test lint setup clean bench-recovery bench-hook bench-latency bench-agent bench-detector fuzz
+.PHONY: build router demo test test-full lint setup clean bench-recovery bench-hook bench-latency bench-agent bench-detector fuzz
 
 build: bin/libdcgm.so.4 ## the three programs, and the stub of libdcgm that the sandbox uses
 	go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -32,6 +32,18 @@ test: build ## everything that must hold: vet, Go and Python tests, on a real co
 	go vet -tags $(TAGS) ./...
 	go test -tags $(TAGS) -p 2 -timeout 20m ./...
 	$(PY) -m pytest -q python/tests
+
+# A current torch from PyPI beside the distribution's, about 3 GB, once.
+TORCH := $(CACHE)/torch-current
+$(TORCH)/ready:
+	python3 -m venv --clear $(TORCH)
+	$(TORCH)/bin/python3 -m pip install -q --disable-pip-version-check torch numpy pytest
+	touch $@
+
+test-full: test $(TORCH)/ready ## test, then the hook's tests on a current torch, then each fuzz target for FUZZTIME
+	$(TORCH)/bin/python3 -c 'import torch; print("torch", torch.__version__)'
+	$(TORCH)/bin/python3 -m pytest -q python/tests
+	$(MAKE) fuzz
 
 lint: ## staticcheck and ruff
 	go tool -modfile=tools/go.mod staticcheck -tags $(TAGS) ./...
@@ -62,8 +74,8 @@ bench-detector: ## quality of detection on recorded runs; DATA=folder with train
 
 FUZZTIME ?= 60s
 fuzz: ## each fuzz target for FUZZTIME
-	@go list ./... | while read -r p; do for t in $$(go test -list '^Fuzz' $$p | grep ^Fuzz || true); do \
-		echo "$$p $$t"; go test -run '^$$' -fuzz "^$$t$$" -fuzztime $(FUZZTIME) $$p; done; done
+	@go list ./... | while read -r p; do for t in $$(go test -tags $(TAGS) -list '^Fuzz' $$p | grep ^Fuzz || true); do \
+		echo "$$p $$t"; go test -tags $(TAGS) -run '^$$' -fuzz "^$$t$$" -fuzztime $(FUZZTIME) $$p; done; done
 
 clean: ## what builds and benchmarks left here; the cache stays
 	rm -rf bin bench/out
