@@ -290,6 +290,9 @@ func TestDCGMTopologyIsToldOnceForEachPair(t *testing.T) {
 func TestDCGMANodeWithoutTopologyIsReadAllTheSame(t *testing.T) {
 	b, _ := startDCGM(t, func(_ *Config, n *simgpu.Node) { must(t, n.Fail("dcgmGetDeviceTopology", -3)) })
 	eventually(t, "a value", func() bool { _, ok := b.seen("hw.temperature"); return ok })
+	if n := b.lines("no good answer"); n != 0 {
+		t.Errorf("said to be without a good answer %d times", n)
+	}
 }
 
 func TestDCGMOptionalFieldsAreReadWhenAskedFor(t *testing.T) {
