@@ -25,6 +25,7 @@ import (
 	"github.com/pitcrew/pitcrew/collector/natsexporter"
 	"github.com/pitcrew/pitcrew/collector/pilotextension"
 	"github.com/pitcrew/pitcrew/collector/podlabels"
+	"github.com/pitcrew/pitcrew/collector/rankinfo"
 	"github.com/pitcrew/pitcrew/receivers/dcgmreceiver"
 	"github.com/pitcrew/pitcrew/receivers/fabricreceiver"
 	"github.com/pitcrew/pitcrew/receivers/gpuprocessreceiver"
@@ -50,6 +51,7 @@ func processors() []processor.Factory {
 		megatron.NewFactory(),
 		podlabels.NewFactory(),
 		accelerators.NewFactory(),
+		rankinfo.NewFactory(),
 		memorylimiterprocessor.NewFactory(),
 	}
 }
