@@ -65,6 +65,18 @@ func TestAnExceptionIsNoByeAndIsToldWithItsFirstLine(t *testing.T) {
 	}
 }
 
+func TestALongErrorIsCutAndPrintable(t *testing.T) {
+	root := t.TempDir()
+	_, events := watch(t, root)
+	rank := hooktest.Start(t, hooktest.Config{Dir: hooktest.Pod(t, root, podUID), WorldSize: 1, NoRing: 1})
+	next(t, events, hook.RankAttached)
+	rank.Tell(`say {"t":"error","attempt":0,"step":0,"error":"a\nb` + strings.Repeat("x", 60_000) + `"}`)
+	rank.Kill()
+	if x := next(t, events, hook.RankExited).Exit; len(x.Error) != 255 || !strings.HasPrefix(x.Error, "a bx") {
+		t.Errorf("an error of %d bytes: %.20q", len(x.Error), x.Error)
+	}
+}
+
 func TestALostConnectionIsNotALostRank(t *testing.T) {
 	root := t.TempDir()
 	fleet, events := watch(t, root)

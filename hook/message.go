@@ -238,6 +238,8 @@ type (
 const (
 	maxGroups    = 16
 	maxGroupText = 128
+	// maxFailure bounds an error's text, as long as the ring's.
+	maxFailure = 255
 )
 
 // Trimmed is the message with at most 16 groups and short, printable text: it ends up in logs and labels.

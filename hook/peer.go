@@ -286,7 +286,7 @@ func (p *peer) take(l *life, m Message) {
 	case Bye:
 		l.bye = &m
 	case Failure:
-		l.failure = m.Error
+		l.failure = text([]byte(m.Error)[:min(len(m.Error), maxFailure)])
 	}
 	p.events.message(l, m)
 }

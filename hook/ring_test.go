@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -317,19 +318,49 @@ func TestAnOlderHooksValuesAreFinalAtOnceAndNobodySettlesWhatIsNotWritten(t *tes
 	}
 }
 
+func TestTextOfARingIsPrintableUTF8(t *testing.T) {
+	for in, want := range map[string]string{
+		"fine\x00rest": "fine", "caf\xe9": "caf\uFFFD", "\xff\xfe": "\uFFFD", "a\nb\x1b[31m": "a b [31m", "\xf0\x9f\x94": "\uFFFD", "": "",
+	} {
+		if got := text([]byte(in)); got != want {
+			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+	}
+	b := goldenRing(t)
+	copy(b[640:], "\xff\xff\x01")
+	if s, err := decodeHeader(b[:4096], int64(len(b)), 0); err != nil || !utf8.ValidString(s.Error) {
+		t.Errorf("error %q, %v", s.Error, err)
+	}
+}
+
+func TestTimesThatLieAheadHaveNoAge(t *testing.T) {
+	b := goldenRing(t)
+	for _, off := range []int{56, 512, 536, 552, 568, 576, 944} {
+		le.PutUint64(b[off:], math.MaxUint64)
+	}
+	s, err := decodeHeader(b[:4096], int64(len(b)), 10)
+	if err != nil || s.HeartbeatAge() != 0 || s.StepAge() != 0 || s.Age(s.CkptMono) != 0 || s.CkptDuration != math.MaxInt64 {
+		t.Errorf("ages %v, %v, %v, %v; %v", s.HeartbeatAge(), s.StepAge(), s.Age(s.CkptMono), s.CkptDuration, err)
+	}
+	le.PutUint64(b[952:], math.Float64bits(math.Inf(1)))
+	le.PutUint64(b[960:], math.Float64bits(math.NaN()))
+	if s, _ := decodeHeader(b[:4096], int64(len(b)), 10); s.StepFLOPs != 0 || s.PeakFLOPS != 0 {
+		t.Errorf("FLOPs %v of %v", s.StepFLOPs, s.PeakFLOPS)
+	}
+}
+
 func FuzzRingFile(f *testing.F) {
 	f.Add(goldenRing(f), uint64(0), uint64(11))
 	f.Add(goldenRing(f)[:4096], uint64(1)<<63, uint64(1))
+	file, err := os.Create(filepath.Join(f.TempDir(), "ring"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
 	f.Fuzz(func(t *testing.T, b []byte, since, written uint64) {
-		path := filepath.Join(t.TempDir(), "ring")
-		if err := os.WriteFile(path, b, 0o600); err != nil {
+		if err := errors.Join(file.Truncate(0), second(file.WriteAt(b, 0))); err != nil {
 			t.Fatal(err)
 		}
-		file, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = file.Close() }()
 		r := &Ring{file: file, now: func() uint64 { return 1 << 62 }}
 		s, err := r.read()
 		if err != nil {
@@ -350,6 +381,8 @@ func FuzzRingFile(f *testing.F) {
 		}
 	})
 }
+
+func second(_ int, err error) error { return err }
 
 func BenchmarkSnapshot(b *testing.B) {
 	root := b.TempDir()
