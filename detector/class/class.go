@@ -14,6 +14,7 @@ import (
 type Signature struct {
 	Model, GPU, Driver, Framework string
 	TokensPerStep, SequenceLength int64
+	Ranks                         int64 // of the whole job: eight of them step differently from sixty-four
 }
 
 // Key is a class: a signature and the signal that is kept of it, such as pitcrew.train.step.duration.
@@ -41,7 +42,7 @@ func (k Key) bounded() Key {
 
 func (k Key) compare(o Key) int {
 	return cmp.Or(cmp.Compare(k.Model, o.Model), cmp.Compare(k.GPU, o.GPU), cmp.Compare(k.Driver, o.Driver), cmp.Compare(k.Framework, o.Framework),
-		cmp.Compare(k.TokensPerStep, o.TokensPerStep), cmp.Compare(k.SequenceLength, o.SequenceLength), cmp.Compare(k.Signal, o.Signal))
+		cmp.Compare(k.TokensPerStep, o.TokensPerStep), cmp.Compare(k.SequenceLength, o.SequenceLength), cmp.Compare(k.Ranks, o.Ranks), cmp.Compare(k.Signal, o.Signal))
 }
 
 // Config bounds a store. Zero fields take the defaults.

@@ -14,7 +14,7 @@ import (
 )
 
 func key(driver string) Key {
-	return Key{Signature{"gpt-124m", "H100", driver, "torch 2.9", 524288, 1024}, "step"}
+	return Key{Signature{"gpt-124m", "H100", driver, "torch 2.9", 524288, 1024, 8}, "step"}
 }
 
 func store(t testing.TB, cfg Config) *Store {
@@ -104,9 +104,10 @@ func TestASlowDriverIsNamedAndAnEqualOneIsNot(t *testing.T) {
 		for i := range c.runs {
 			observe(s, key("580"), fmt.Sprint("new", i), 300, int64(i)*1e12+5, c.factor)
 		}
-		other := key("580")
-		other.GPU = "H200"
-		observe(s, other, "x", 400, 1, 9)
+		gpu, ranks := key("580"), key("580")
+		gpu.GPU, ranks.Ranks = "H200", 16
+		observe(s, gpu, "x", 400, 1, 9)
+		observe(s, ranks, "y", 400, 1, 9)
 		d := s.Compare(key("580"), Driver)
 		if !c.said {
 			if len(d) != 0 {

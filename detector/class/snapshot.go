@@ -15,7 +15,7 @@ import (
 // or varints: gateways of different builds exchange it.
 const (
 	snapshotMagic   = "PCREWCLS"
-	snapshotVersion = 1
+	snapshotVersion = 2 // 1 had no number of ranks
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -40,7 +40,9 @@ func (s *Store) Snapshot() []byte {
 				b = binary.AppendUvarint(b, uint64(len(f)))
 				b = append(b, f...)
 			}
-			b = binary.AppendVarint(binary.AppendVarint(b, k.TokensPerStep), k.SequenceLength)
+			for _, v := range []int64{k.TokensPerStep, k.SequenceLength, k.Ranks} {
+				b = binary.AppendVarint(b, v)
+			}
 			b = s.classes[k][n].append(b)
 		}
 	}
@@ -84,7 +86,7 @@ func (s *Store) Restore(snapshot []byte) error {
 		for _, f := range []*string{&k.Model, &k.GPU, &k.Driver, &k.Framework, &k.Signal, &n.run, &n.writer} {
 			*f = string(in.bytes(in.atMost(maxName)))
 		}
-		k.TokensPerStep, k.SequenceLength = in.varint(), in.varint()
+		k.TokensPerStep, k.SequenceLength, k.Ranks = in.varint(), in.varint(), in.varint()
 		r := in.record()
 		if in.bad {
 			return errors.New("classes: snapshot is malformed")
