@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -213,9 +214,23 @@ func TestTheComparisonsCountsAreTheGatewaysMetrics(t *testing.T) {
 	if err := c.ConsumeMetrics(t.Context(), md); err != nil {
 		t.Fatal(err)
 	}
-	for name, unit := range map[string]string{"pitcrew.detector.jobs.ranks": "{rank}", "pitcrew.detector.jobs.samples": "{sample}"} {
-		if m, err := tel.GetMetric(name); err != nil || m.Unit != unit {
-			t.Errorf("%s: %+v, %v", name, m, err)
+	raw, err := os.ReadFile("metadata.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"pitcrew.detector.jobs.dropped"}
+	for _, c := range jobsCounters {
+		names = append(names, c.name)
+	}
+	for _, g := range jobsGauges {
+		names = append(names, g.name)
+	}
+	for _, name := range names {
+		m, err := tel.GetMetric(name)
+		_, row, ok := strings.Cut(string(raw), "    "+name+": {")
+		row, _, _ = strings.Cut(row, "\n")
+		if err != nil || !ok || !strings.Contains(row, m.Description) || !strings.Contains(row, m.Unit) {
+			t.Errorf("%s: %+v, %v; metadata.yaml says %s", name, m, err, row)
 		}
 	}
 	if err := errors.Join(c.Shutdown(t.Context()), tel.Shutdown(t.Context())); err != nil {

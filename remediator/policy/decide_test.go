@@ -73,6 +73,7 @@ func TestShippedPoliciesDoWhatTheirSignalsCallFor(t *testing.T) {
 		{"rank/hung", event.Fatal, node, "rank-fault " + stay},
 		{"rank/dead", event.Fatal, policy.Node{Name: "a2", Quarantined: true}, "rank-fault-on-cordoned-node " + move},
 		{"rank/stalled", event.Warning, node, "rank-stalled notify"},
+		{"rank/straggler", event.Warning, node, "rank-behind notify"},
 		{"agent/lost", event.Warning, node, ""},
 		{"xid/162", event.Info, node, ""},
 	} {
