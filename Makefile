@@ -10,13 +10,13 @@ LDFLAGS := -s -w
 PY      := sandbox/python.sh
 OUT     := bench/out
 
-.PHONY: build router demo test test-full lint setup clean bench-recovery bench-hook bench-latency bench-agent bench-detector fuzz
+.PHONY: build gateway demo test test-full lint setup clean bench-recovery bench-hook bench-latency bench-agent bench-detector fuzz
 
 build: bin/libdcgm.so.4 ## the three programs, and the stub of libdcgm that the sandbox uses
 	go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
-router: ## the collector with the load-balancing exporter: brings a job's ranks to one of several gateways
-	go build -tags $(TAGS),loadbalancing -ldflags '$(LDFLAGS)' -o bin/pitcrew-router ./cmd/pitcrew-collector
+gateway: ## the collector with what gateways have beside it: alert rules, and the router before several of them
+	go build -tags $(TAGS),gateway -ldflags '$(LDFLAGS)' -o bin/pitcrew-gateway ./cmd/pitcrew-collector
 
 bin/libdcgm.so.4: sandbox/libdcgm/*.c sandbox/libdcgm/nvml/*.c sandbox/libdcgm/build.sh go.mod
 	sandbox/libdcgm/build.sh bin
@@ -75,7 +75,7 @@ bench-detector: ## quality of detection on recorded runs; DATA=folder with train
 FUZZTIME ?= 60s
 fuzz: ## each fuzz target for FUZZTIME
 	@go list ./... | while read -r p; do for t in $$(go test -tags $(TAGS) -list '^Fuzz' $$p | grep ^Fuzz || true); do \
-		echo "$$p $$t"; go test -tags $(TAGS) -run '^$$' -fuzz "^$$t$$" -fuzztime $(FUZZTIME) $$p; done; done
+		echo "$$p $$t"; go test -tags $(TAGS) -run '^$$' -fuzz "^$$t$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 2s $$p; done; done
 
 clean: ## what builds and benchmarks left here; the cache stays
 	rm -rf bin bench/out
