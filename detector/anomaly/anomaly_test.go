@@ -262,7 +262,7 @@ func TestALevelThatStaysIsAcceptedAndNotRecovered(t *testing.T) {
 	n.throttled[0], n.clock[0], n.paceTimes = true, 1.4e9, 1.3
 	n.pass(4 * time.Minute)
 	said := n.said()
-	if len(only(said, "-")) > 0 || len(only(said, "critical thermal-throttle gpu/GPU-0")) != 1 {
+	if len(only(said, "-")) > 0 || len(only(said, "critical thermal-throttle gpu/GPU-0")) != 1 || len(only(said, "warning degraded", "critical degraded")) > 0 {
 		t.Fatalf("said %q", said)
 	}
 	n.throttled[0] = false // the reason is no longer told; clock and pace stay low

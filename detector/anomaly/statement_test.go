@@ -99,10 +99,10 @@ func TestAnAcceptedLevelIsTheBaselineAtOnceAndOldWordsDoNotCoverNewFindings(t *t
 	n.said()
 	n.says(Statement{Verb: Accept, Key: "anomaly/temperature gpu/GPU-0"}).pass(2 * time.Second)
 	n.want("accepted", only(n.said(), "xinfo temperature", "-info temperature"), "xinfo temperature gpu/GPU-0")
-	n.pass(time.Minute)
-	n.want("the new level", only(n.said(), "info temperature"))
-	n.temp[0] = 92 // beyond what was accepted
 	n.pass(20 * time.Second)
+	n.want("the new level", only(n.said(), "info temperature"))
+	n.temp[0] = 92 // beyond what was accepted, long before the series would have accepted it by itself
+	n.pass(15 * time.Second)
 	n.want("a new finding", only(n.said(), "info temperature", "xinfo temperature"), "info temperature gpu/GPU-0")
 }
 
