@@ -14,9 +14,9 @@ func (e *Engine) Accept(id ID) bool {
 	}
 	k := s.phase
 	f.back = s.loc[k]
-	if s.since >= ringSize {
+	if s.n[k] >= ringSize {
 		s.restart(k)
-	} else { // too few values of the phase yet: it is learnt anew
+	} else { // too few values of the work yet: it is learnt anew
 		s.forget()
 	}
 	e.ends(s, f, StateAccepted)

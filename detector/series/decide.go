@@ -146,13 +146,13 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 	// A level is believed once it has lasted for longer than the baseline that it contradicts was known. It is one if the last three
 	// values, the last eight and all of them say the same.
 	accept := seconds(e.cfg.Accept)
-	if at := float64(s.displaced(k)); math.Abs(at-f.sum/float64(f.Samples)) < levelMost && math.Abs(at-s.lately(closeSamples, k)) < levelMost {
+	if at := float64(s.displaced(k)); k == 0 && math.Abs(at-f.sum/float64(f.Samples)) < levelMost && math.Abs(at-s.lately(closeSamples, k)) < levelMost {
 		accept = min(accept, max(acceptLeast, float64(s.n[k])*float64(s.every)))
 	}
 	if f.Severity == Info {
 		accept = min(accept, acceptUntold)
 	}
-	if float64(s.t-max(f.Opened, f.crossed))*1e-9 >= accept && f.What != Flatline && s.since >= ringSize {
+	if float64(s.t-max(f.Opened, f.crossed))*1e-9 >= accept && f.What != Flatline && s.n[k] >= ringSize {
 		f.back = s.loc[k]
 		s.restart(k)
 		e.ends(s, f, StateAccepted)
@@ -161,8 +161,13 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 	return score, None
 }
 
-// restart takes the last values as the baseline; what is known of odd and even steps holds.
+// restart takes the last values as the baseline; what is known of odd and even steps holds. Of phases other than the steps there are
+// no last values: they are learnt anew.
 func (s *state) restart(k uint8) {
+	if k != 0 {
+		s.n[k] = 0
+		return
+	}
 	par := s.par
 	s.start(k)
 	s.par, s.n[k] = par, min(s.n[k], 2*warmSamples)

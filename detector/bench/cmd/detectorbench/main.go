@@ -15,7 +15,15 @@ func main() {
 	data := flag.String("data", os.Getenv("PITCREW_DATA"), "folder with the recordings; default $PITCREW_DATA")
 	out := flag.String("out", "bench/out/detector.json", "report to write")
 	nab := flag.String("nab", "", "folder for the scores of the benchmark's streams, for the scorer; empty: not written")
+	examples := flag.String("examples", "", "folder for runs with a fault, hits and misses, to be drawn by pitcrew detect; nothing is measured then")
 	flag.Parse()
+	if *examples != "" {
+		if err := bench.WriteExamples(*data, *examples); err != nil {
+			fmt.Fprintln(os.Stderr, "detectorbench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(*data, *out, *nab); err != nil {
 		fmt.Fprintln(os.Stderr, "detectorbench:", err)
 		os.Exit(1)
