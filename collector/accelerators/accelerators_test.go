@@ -75,7 +75,7 @@ func lines(md pmetric.Metrics) []string {
 	for _, rm := range md.ResourceMetrics().All() {
 		for _, sm := range rm.ScopeMetrics().All() {
 			for _, m := range sm.Metrics().All() {
-				points := pmetric.NewNumberDataPointSlice()
+				var points pmetric.NumberDataPointSlice
 				if m.Type() == pmetric.MetricTypeSum {
 					points = m.Sum().DataPoints()
 				} else {

@@ -149,7 +149,7 @@ func (r *rig) values() map[string]int64 {
 	out := map[string]int64{}
 	for _, md := range r.metricsSink.AllMetrics() {
 		for _, m := range md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
-			points := pmetric.NewNumberDataPointSlice()
+			var points pmetric.NumberDataPointSlice
 			if m.Type() == pmetric.MetricTypeGauge {
 				points = m.Gauge().DataPoints()
 			} else {
