@@ -16,6 +16,8 @@ type desk struct {
 	t   *testing.T
 	url string
 	bus *bus.Bus
+
+	ahead time.Duration // of the nodes' clocks
 }
 
 func newDesk(t *testing.T) *desk {
@@ -33,7 +35,7 @@ func newDesk(t *testing.T) *desk {
 	if err := b.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return &desk{t, s.URL(), b}
+	return &desk{t: t, url: s.URL(), bus: b}
 }
 
 func (d *desk) stands(node, key string, severity event.Severity, active bool) {
@@ -43,7 +45,7 @@ func (d *desk) stands(node, key string, severity event.Severity, active bool) {
 	v := 1.4e9
 	e := event.Event{
 		ID: key, Source: event.Source("c", node, "detector"), Type: event.Anomaly, Time: time.Now(), Data: event.Data{
-			Target: event.Target{Node: node, GPU: "GPU-1"}, Cause: event.Cause{Kind: kind, Name: name}, Severity: severity, Onset: time.Now().Add(-time.Minute),
+			Target: event.Target{Node: node, GPU: "GPU-1"}, Cause: event.Cause{Kind: kind, Name: name}, Severity: severity, Onset: time.Now().Add(d.ahead - time.Minute),
 			Evidence: event.Evidence{Value: &v, State: event.StateOpen, Raw: "sm-clock 1.4e+09 Hz", LostGPUSeconds: 12},
 		},
 	}
@@ -132,6 +134,19 @@ func TestAWordIsPlannedThenSpokenAndReplacesTheOneBefore(t *testing.T) {
 	}
 	if !p.Done || p.Statement.Verb != bus.StateAccept || len(p.Findings) != 1 {
 		t.Errorf("plan %+v", p)
+	}
+}
+
+func TestAFindingOfANodeWhoseClockRunsAheadCanBeAcknowledged(t *testing.T) {
+	d := newDesk(t)
+	d.ahead = time.Hour
+	d.stands("n1", "anomaly/sm-clock gpu/GPU-1", event.Info, true)
+	var p plan
+	if err := json.Unmarshal([]byte(d.must("ack", "anomaly/sm-clock", "gpu/GPU-1", "-o", "json")), &p); err != nil {
+		t.Fatal(err)
+	}
+	if p.Statement.At.Before(p.Findings[0].Onset) {
+		t.Errorf("spoken of at %s, begun at %s", p.Statement.At, p.Findings[0].Onset)
 	}
 }
 

@@ -101,6 +101,11 @@ func (s *speech) do(ctx context.Context, c *cobra.Command, f *connect.Flags, b *
 	if s.mustStand && len(cs) == 0 {
 		return fmt.Errorf("%s %q%s: %w", s.verb, st.Key, on(st.Node), errNothing)
 	}
+	for _, x := range cs { // a node's clock may run ahead of this one's: what stands began before it is spoken of
+		if onset := x.Event.Data.Onset; s.mustStand && onset.After(st.At) {
+			st.At = onset
+		}
+	}
 	p := plan{Statement: st, Findings: findings(cs, nil), DryRun: s.dry}
 	if !f.JSON() {
 		s.tell(c, p)
