@@ -42,7 +42,7 @@ func surround(t testing.TB, dir, nats string) (kmsg string) {
 		"PITCREW_NODE": "n1", "PITCREW_CLUSTER": "c", "PITCREW_NATS": nats, "PITCREW_KMSG": kmsg, "PITCREW_RUN_DIR": filepath.Join(dir, "run"),
 		"PITCREW_STATE_DIR": filepath.Join(dir, "state"), "PITCREW_KUBELET_ROOT": filepath.Join(dir, "kubelet"), "PITCREW_POD_RESOURCES": filepath.Join(dir, "none.sock"),
 		"PITCREW_SELF": free(t), "PITCREW_HEALTH": free(t), "PITCREW_PROMETHEUS": free(t), "PITCREW_OTLP": free(t),
-		"PITCREW_LOG_LEVEL": "error", "PITCREW_OVERLAY": "", "PITCREW_SELF_HOST": "", "PITCREW_SELF_PORT": "", "PITCREW_GATEWAY": "",
+		"PITCREW_LOG_LEVEL": "error", "PITCREW_OVERLAY": "", "PITCREW_SELF_HOST": "", "PITCREW_SELF_PORT": "", "PITCREW_GATEWAY": "", "PITCREW_RULE_FILES": "",
 	} {
 		t.Setenv(k, v)
 	}
@@ -154,7 +154,7 @@ func TestSamplesPassTheMemoryLimiterFirstAndFindingsPassNothing(t *testing.T) {
 
 var (
 	require    = regexp.MustCompile(`(?m)^\s+([a-z]\S+) (v\S+)`)
-	call       = regexp.MustCompile(`(?m)^\s*(?:return \[\][a-z]+\.Factory\{)?(?:[a-z]+\()?(\w+)\.NewFactory\(\)[,})]`)
+	call       = regexp.MustCompile(`(?m)^\s*(?:return (?:append\()?\[\][a-z]+\.Factory\{)?(?:[a-z]+\()?(\w+)\.NewFactory\(\)[,})]`)
 	importLine = regexp.MustCompile(`"((?:github\.com|go\.opentelemetry\.io)/[^"]+)"`)
 )
 
@@ -163,7 +163,7 @@ func TestTheManifestNamesTheSameComponentsAndVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tagged, err := os.ReadFile("loadbalancing.go")
+	tagged, err := os.ReadFile("full.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ var modes = []struct {
 	{Agent, "Run on a node: kernel log, ranks and GPU samples → findings on NATS"},
 	{DCGM, "Run beside the agent, in a process of its own: GPU samples from DCGM → the agent's socket"},
 	{Gateway, "Run once or a few times a cluster: ranks of whole jobs compared → findings on NATS; metrics for dashboards"},
-	{Router, "Run before several gateways: brings all ranks of a job to one of them (builds with the tag loadbalancing)"},
+	{Router, "Run before several gateways: brings all ranks of a job to one of them (builds with the tag gateway)"},
 }
 
 // componentStatus lets health_check say how each component is, and not only that the process serves.
@@ -69,6 +69,18 @@ func economise(m Mode) {
 // GatewayEnv is the address, host:port, of the gateway to which an agent sends its ranks' steps. Empty: to none.
 const GatewayEnv = "PITCREW_GATEWAY"
 
+// RulesEnv names the Prometheus rule files, or patterns of them, that a gateway runs; several with commas between. Empty: none.
+const RulesEnv = "PITCREW_RULE_FILES"
+
+// overlays are parts of a configuration that are there when a variable is.
+var overlays = []struct {
+	mode      Mode
+	env, file string
+}{
+	{Agent, GatewayEnv, "to-gateway.yaml"},
+	{Gateway, RulesEnv, "rules.yaml"},
+}
+
 // OverlayEnv names a YAML file, or holds "yaml:" and a line of YAML, that is laid over the built-in configuration, key by key.
 const OverlayEnv = "PITCREW_OVERLAY"
 
@@ -91,8 +103,11 @@ func Settings(m Mode) (otelcol.CollectorSettings, error) {
 		return otelcol.CollectorSettings{}, err
 	}
 	uris := []string{"yaml:" + text}
-	if m == Agent && os.Getenv(GatewayEnv) != "" {
-		over, err := configs.ReadFile("config/overlay/to-gateway.yaml")
+	for _, o := range overlays {
+		if m != o.mode || os.Getenv(o.env) == "" {
+			continue
+		}
+		over, err := configs.ReadFile("config/overlay/" + o.file)
 		if err != nil {
 			return otelcol.CollectorSettings{}, err
 		}
@@ -145,8 +160,8 @@ func modeCommand(m Mode) (*cobra.Command, error) {
 	c.PersistentPreRunE = func(*cobra.Command, []string) error { return name() }
 	run := c.RunE
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		if m == Router && len(onDemand()) == 0 {
-			return errors.New("this build has no load-balancing exporter: make router, or go build -tags grpcnotrace,loadbalancing ./cmd/pitcrew-collector")
+		if full := len(onDemand().exporters) > 0; !full && (m == Router || m == Gateway && os.Getenv(RulesEnv) != "") {
+			return errors.New("this build has neither the load-balancing exporter nor alert rules: make gateway, or go build -tags grpcnotrace,gateway ./cmd/pitcrew-collector")
 		}
 		if err := Prepare(m); err != nil {
 			return err

@@ -57,7 +57,9 @@ func processors() []processor.Factory {
 }
 
 func connectors() []connector.Factory {
-	return []connector.Factory{detectorconnector.NewFactory()}
+	return append([]connector.Factory{
+		detectorconnector.NewFactory(),
+	}, onDemand().connectors...)
 }
 
 func exporters() []exporter.Factory {
@@ -66,7 +68,7 @@ func exporters() []exporter.Factory {
 		scraped(prometheusexporter.NewFactory()),
 		otlpexporter.NewFactory(),
 		debugexporter.NewFactory(),
-	}, onDemand()...)
+	}, onDemand().exporters...)
 }
 
 func extensions() []extension.Factory {
@@ -75,6 +77,13 @@ func extensions() []extension.Factory {
 		healthcheckextension.NewFactory(),
 		filestorage.NewFactory(),
 	}
+}
+
+// extra are parts that a build has by the tag gateway. The load-balancing exporter brings the Kubernetes client and AWS's SDK, the rules
+// Prometheus' query engine: more than twice the program, and memory on each node for what no node needs.
+type extra struct {
+	connectors []connector.Factory
+	exporters  []exporter.Factory
 }
 
 // Factories gives every component by its name.

@@ -121,17 +121,21 @@ func TestAnAgentSendsItsRanksStepsToAGatewayOnlyWhereOneIsNamed(t *testing.T) {
 	}
 }
 
-func TestARouterWithoutItsExporterSaysHowToGetOne(t *testing.T) {
-	if len(onDemand()) > 0 {
-		t.Skip("this build has it")
+func TestAsNodesBuildARouterAndRulesSayHowToGetThem(t *testing.T) {
+	if len(onDemand().exporters) > 0 {
+		t.Skip("this build has them")
 	}
-	c, err := Command()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.SetArgs([]string{"router"})
-	c.SilenceErrors = true
-	if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "make router") {
-		t.Errorf("router: %v", err)
+	surround(t, t.TempDir(), "nats://127.0.0.1:1")
+	for mode, rules := range map[string]string{"router": "", "gateway": "/etc/pitcrew/rules.yaml"} {
+		t.Setenv(RulesEnv, rules)
+		c, err := Command()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetArgs([]string{mode})
+		c.SilenceErrors = true
+		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "make gateway") {
+			t.Errorf("%s: %v", mode, err)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-//go:build loadbalancing
+//go:build gateway
 
 package collector
 
