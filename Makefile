@@ -40,7 +40,8 @@ $(TORCH)/ready:
 	$(TORCH)/bin/python3 -m pip install -q --disable-pip-version-check torch numpy pytest
 	touch $@
 
-test-full: test $(TORCH)/ready ## test, then the hook's tests on a current torch, then each fuzz target for FUZZTIME
+test-full: test $(TORCH)/ready ## test, then the gateway's build, the hook's tests on a current torch, each fuzz target for FUZZTIME
+	go test -tags $(TAGS),gateway ./collector
 	$(TORCH)/bin/python3 -c 'import torch; print("torch", torch.__version__)'
 	$(TORCH)/bin/python3 -m pytest -q python/tests
 	$(MAKE) fuzz
