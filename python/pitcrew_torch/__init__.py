@@ -42,7 +42,7 @@ def attach(
     workload=None,
     flops_per_step=None,
     peak_flops=None,
-    phases=2,
+    phases=4,
 ):
     """Make this process visible to Pitcrew. Call once, on every rank, after the model and optimizer exist.
 

@@ -26,7 +26,7 @@ except ImportError:
         return False
 
 
-EVERY = 2
+EVERY = 4
 RELEARN = 4  # times the last parameter is looked for again when it got no gradient
 
 _now = time.monotonic_ns
