@@ -29,6 +29,7 @@ type attempt struct {
 	roles        []*role // by name
 	formed       bool
 	open         int // findings
+	class        classed
 }
 
 // member is a rank.
@@ -45,6 +46,7 @@ type member struct {
 	open    [kinds]*finding
 	last    [joinable]ended
 	newest  int
+	work    Work
 }
 
 func newAttempt(e *Engine, k key, now time.Time) *attempt {
@@ -83,6 +85,7 @@ func (a *attempt) add(now time.Time, s *Sample) {
 	if s.Step > m.step {
 		m.step, m.at, m.target = s.Step, s.Time, s.Target
 		m.role.ahead(now, s.Step)
+		a.class.add(now, a, s)
 	}
 	if !a.formed {
 		a.form(now)
@@ -210,6 +213,9 @@ func (a *attempt) end(now time.Time, why string) {
 	for _, r := range a.roles {
 		r.end(now, why)
 	}
+	if a.e.classes != nil {
+		a.class.end(now, a, why)
+	}
 }
 
 func (a *attempt) tick(now time.Time) {
@@ -223,6 +229,7 @@ func (a *attempt) tick(now time.Time) {
 	for _, r := range a.roles {
 		r.tick(now)
 	}
+	a.class.tick(now, a)
 }
 
 // join takes a rank into its role.

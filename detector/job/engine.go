@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/class"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -21,6 +22,8 @@ type Options struct {
 	Absent time.Duration
 	// Forget is after how long of silence an attempt is over.
 	Forget time.Duration
+	// Classes remember what runs of one workload took; nil: runs are not compared. The engine is its one user.
+	Classes *class.Store
 }
 
 // Defaults of Options.
@@ -63,6 +66,14 @@ type Counts struct {
 	Evicted   int64 // attempts dropped at a bound
 	Refused   int64 // samples of ranks beyond the bound
 	Restarts  int64 // attempts begun anew under their old number
+
+	Classed      int64 // attempts that are runs of a class now
+	Classes      int64 // held now, of the …
+	ClassRuns    int64 // … runs that are remembered now
+	ClassEvicted int64 // of them, dropped at a bound
+	Comparisons  int64 // of two classes
+	Slower       int64 // findings open about classes
+	Unclear      int64 // times that a job's ranks told of no workload that can be read, or of several
 }
 
 type key struct {
@@ -79,12 +90,18 @@ type Engine struct {
 	ticked time.Time
 	counts Counts
 	out    []detector.Finding
+
+	classes *classes // nil: runs are not compared
 }
 
 // New makes an engine.
 func New(o Options) *Engine {
 	o.fill()
-	return &Engine{o: o, jobs: map[key]*list.Element{}, recent: list.New()}
+	e := &Engine{o: o, jobs: map[key]*list.Element{}, recent: list.New()}
+	if o.Classes != nil {
+		e.classes = newClasses(&o)
+	}
+	return e
 }
 
 // Counts reports what stands and what happened so far.
@@ -97,6 +114,13 @@ func (e *Engine) Counts() Counts {
 			c.Judged++
 		}
 		c.Open += int64(a.open)
+		if a.class.on {
+			c.Classed++
+		}
+	}
+	if e.classes != nil {
+		n := e.o.Classes.Counts()
+		c.Classes, c.ClassRuns, c.ClassEvicted, c.Slower = n.Classes, n.Runs, n.Evicted, int64(len(e.classes.slower))
 	}
 	return c
 }
@@ -166,6 +190,9 @@ func (e *Engine) Tick(now time.Time) []detector.Finding {
 			a.tick(now)
 		}
 		el = prev
+	}
+	if e.classes != nil {
+		e.forgetSlower(now)
 	}
 	return e.take()
 }

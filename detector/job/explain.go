@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -191,7 +190,7 @@ func (r *role) recovered(now time.Time, x *finding, why string) {
 }
 
 func (r *role) emit(e event.Event, active bool) {
-	r.a.e.out = append(r.a.e.out, detector.Finding{Event: e, Active: active})
+	r.a.e.emit(e, active)
 }
 
 func round3(v float64) float64 { return math.Round(v*1000) / 1000 }

@@ -288,6 +288,26 @@ func TestARankThatStandsIsNotAbsentAndAJobThatStandsHasNoAbsentRanks(t *testing.
 	}
 }
 
+func TestARankThatComesBackLaterThanItsJobIsNotAbsent(t *testing.T) {
+	g := newGang(t, engine(), 12)
+	g.want(g.run(60), "")
+	g.want(g.pass(time.Minute), "") // held, say
+	g.silent = func(r int) bool { return r == 7 }
+	g.want(g.run(50), "")
+	g.silent = nil
+	g.want(g.run(60), "")
+}
+
+func TestARankThatWarmedUpForLongerIsFoundWhenItFallsBehind(t *testing.T) {
+	g := newGang(t, engine(), 8)
+	g.compute = slow(5, 8)
+	g.want(g.run(5), "")
+	g.compute = nil
+	g.want(g.run(20), "")
+	g.compute = slow(5, 1.3)
+	g.want(g.run(20), "straggler(5)")
+}
+
 func TestMostRanksSilentAtOnceIsTheWayToThemAndNotTheirs(t *testing.T) {
 	g := newGang(t, engine(), 10)
 	g.want(g.run(60), "")

@@ -53,6 +53,8 @@ type role struct {
 	rounds   int
 	interval float64 // seconds between rounds
 	slowdown *finding
+	siblings uint32     // changes of siblings' schedule up to the last round
+	holds    int64      // until that step the level is not judged, since siblings changed theirs
 	fresh    []*finding // opened, and not said yet
 	sorted   []float64
 	before   []float64
@@ -191,6 +193,7 @@ func (r *role) close(now time.Time, x *round) {
 		return
 	}
 	r.charge(x)
+	r.scheduled(x.step)
 	load := r.load(x)
 	for s, v := range x.values {
 		if !slices.ContainsFunc(v, func(v float64) bool { return !math.IsNaN(v) }) {
