@@ -34,7 +34,7 @@ func (x *against) ratio() float64 { return math.Exp(x.sum / max(1, x.steps)) }
 // judge compares a step of the job with what siblings showed at it.
 func (c *classed) judge(now time.Time, a *attempt, step int64, took float64) {
 	e := a.e.classes
-	level := float64(c.ref.At(int(min(step, math.MaxInt32))))
+	level := c.level(step)
 	if level == 0 {
 		if c.beyond++; c.beyond == classBeyond && c.found != nil {
 			c.over(now, a, "no sibling went as far as this")
@@ -42,16 +42,17 @@ func (c *classed) judge(now time.Time, a *attempt, step int64, took float64) {
 		return
 	}
 	c.beyond = 0
-	x := series.Sample{T: int64(c.clock * 1e9), V: took, Told: true, Ref: float32(level), Workload: c.work(step)}
+	x := series.Sample{T: int64(c.clock * 1e9), V: took, Told: true, Ref: float32(level), Workload: c.ref.Work(int(min(step, math.MaxInt32)))}
 	if e.blind {
 		x.Told, x.Ref, x.Workload = false, 0, 0
 	}
 	v := e.judge.Observe(c.id, x)
 	f := e.judge.Finding(c.id)
 	switch {
-	case v.Change == series.Opened && c.found != nil:
-		c.found.accepted = false
 	case v.Change == series.Opened && f.Ratio > 0: // a run that is faster than its siblings is no fault
+		if c.found != nil {
+			c.over(now, a, "it became slower still")
+		}
 		c.begin(a, f)
 	case v.Change == series.Accepted && c.found != nil:
 		c.found.accepted = true

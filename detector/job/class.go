@@ -18,7 +18,6 @@ const (
 	classCompare = 10 * time.Minute
 	classHold    = 32 // steps that wait to be taught: a finding that began in them keeps them out
 	classBeyond  = 64 // steps that no sibling went as far as, after which a finding against them is over
-	scheduleHold = 24 // steps after a change of siblings' schedule in which the level of a role is not judged
 )
 
 // classes is what an engine knows of workloads beside its store: the judge of runs against their siblings, and what is open.
@@ -231,9 +230,6 @@ func (c *classed) refer(a *attempt) {
 	}
 }
 
-// work counts the changes of siblings' schedule up to a step.
-func (c *classed) work(step int64) uint32 { return c.ref.Work(int(min(step, math.MaxInt32))) }
-
 // leave takes the run out of its class.
 func (c *classed) leave(now time.Time, a *attempt, why string) {
 	if c.found != nil {
@@ -258,15 +254,9 @@ func (c *classed) end(now time.Time, a *attempt, why string) {
 	*c = classed{}
 }
 
-// scheduled tells the groups of a role of a change that siblings had at the same step: the change is none of the job's own.
-func (r *role) scheduled(step int64) {
-	if w := r.a.class.work(step); w != r.siblings {
-		r.siblings, r.holds = w, step+scheduleHold
-	}
-	if step >= r.holds || r.a.e.classes != nil && r.a.e.classes.blind {
-		return
-	}
-	for _, g := range r.groups {
-		g.Workload()
-	}
-}
+// knows reports whether siblings say what a step is to take. Then it is the comparison with them that tells a slow job from a change
+// of the schedule, and not what the job's ranks were before.
+func (c *classed) knows(step int64) bool { return c.judged && c.level(step) > 0 }
+
+// level is what siblings show at a step, in seconds; 0 is unknown.
+func (c *classed) level(step int64) float64 { return float64(c.ref.At(int(min(step, math.MaxInt32)))) }

@@ -52,7 +52,7 @@ func (r *role) judge(now time.Time, s Signal, by source, f peers.Finding) {
 	case peers.Job:
 		if f.Ended != 0 {
 			r.over(now, s)
-		} else {
+		} else if !r.a.class.knows(r.closed) || r.a.e.classes.blind {
 			r.begin(now, slowdown, nil, s, by, f)
 		}
 	case peers.Slow, peers.Imbalance:

@@ -193,7 +193,6 @@ func (r *role) close(now time.Time, x *round) {
 		return
 	}
 	r.charge(x)
-	r.scheduled(x.step)
 	load := r.load(x)
 	for s, v := range x.values {
 		if !slices.ContainsFunc(v, func(v float64) bool { return !math.IsNaN(v) }) {
