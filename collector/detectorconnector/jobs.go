@@ -25,7 +25,7 @@ import (
 // Jobs bounds the comparison of ranks. The connector's node is the gateway's own name then.
 type Jobs struct {
 	MaxJobs  int           `mapstructure:"max_jobs"`  // attempts of jobs at once
-	MaxRanks int           `mapstructure:"max_ranks"` // of all of them; about 2 KB each and what their rounds hold
+	MaxRanks int           `mapstructure:"max_ranks"` // of all of them; about 5 KB each
 	Absent   time.Duration `mapstructure:"absent"`    // silence, while its peers go on, after which a rank is absent; at least three rounds
 	Forget   time.Duration `mapstructure:"forget"`    // silence after which an attempt is over
 }

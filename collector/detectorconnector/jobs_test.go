@@ -237,3 +237,50 @@ func TestTheComparisonsCountsAreTheGatewaysMetrics(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// BenchmarkRankStep is one step of one rank through the connector, as a gateway gets it: eight nodes of eight ranks, once a second what
+// has ended since.
+func BenchmarkRankStep(b *testing.B) {
+	cfg := createDefaultConfig().(*Config)
+	cfg.Cluster, cfg.Node, cfg.Scope = "c", "gw-0", ScopeJobs
+	j, err := newJobs(connectortest.NewNopSettings(Type), cfg, consumertest.NewNop())
+	if err != nil {
+		b.Fatal(err)
+	}
+	const nodes, perNode, perBatch = 8, 8, 5
+	at, number := t0, int64(0)
+	j.now = func() time.Time { return at }
+	rng := rand.New(rand.NewPCG(3, 3))
+	b.ReportAllocs()
+	for n := 0; n < b.N; n += nodes * perNode * perBatch {
+		b.StopTimer()
+		batches := make([]pmetric.Metrics, nodes)
+		for k := range batches {
+			batches[k] = pmetric.NewMetrics()
+		}
+		for range perBatch {
+			number++
+			at = at.Add(200 * time.Millisecond)
+			for rank := range nodes * perNode {
+				step(batches[rank/perNode], fmt.Sprint("n", rank/perNode), rank, number, at, 0.2, 0.1*math.Exp(0.01*rng.NormFloat64()))
+			}
+		}
+		for _, md := range batches {
+			for _, m := range md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
+				m.Gauge().DataPoints().At(0).Attributes().PutInt("pitcrew.world_size", nodes*perNode)
+			}
+		}
+		b.StartTimer()
+		for _, md := range batches {
+			if err := j.ConsumeMetrics(b.Context(), md); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	if c, _ := j.counts(); b.N > 10_000 && c.Judged != 1 {
+		b.Fatalf("nothing was compared: %+v", c)
+	}
+	if err := j.Shutdown(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
