@@ -3,11 +3,13 @@ package podresources
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"reflect"
 	"sync"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -176,6 +178,77 @@ func TestAPodThatIsNotListedIsAskedForAgainAndNotAllTheTime(t *testing.T) {
 	r.aside(t)
 	if _, ok := r.Pod("t", "a"); !ok {
 		t.Error("the pod is still unknown")
+	}
+}
+
+func TestWhoWasNotGivenAGPUIsSaidByAFreshAnswerAlone(t *testing.T) {
+	r := newRig(t, true, container("t", "a", "main", "GPU-1"), container("t", "b", "main", "MIG-aaaa"))
+	r.LearnInstance("MIG-aaaa", "GPU-2", "3")
+	if _, known := r.Given("GPU-1", "t", "a"); known {
+		t.Error("known before the kubelet was asked")
+	}
+	r.ask(t)
+	for _, c := range []struct {
+		gpu, pod     string
+		given, known bool
+	}{{"GPU-1", "a", true, true}, {"GPU-1", "b", false, true}, {"GPU-2", "b", true, true}, {"GPU-3", "a", false, true}} {
+		if given, known := r.Given(c.gpu, "t", c.pod); given != c.given || known != c.known {
+			t.Errorf("%s of %s: %v, %v", c.gpu, c.pod, given, known)
+		}
+	}
+	r.kubelet.set(0, container("t", "c", "main", "GPU-1"))
+	r.ask(t)
+	if given, known := r.Given("GPU-1", "t", "a"); given || !known {
+		t.Errorf("the holder before: %v, %v", given, known)
+	}
+	r.clock.pass(2 * givenWithin)
+	if _, known := r.Given("GPU-1", "t", "a"); known {
+		t.Error("an old answer is taken for knowledge")
+	}
+}
+
+func TestAKubeletThatFailsToAnswerLeavesNothingKnown(t *testing.T) {
+	r := newRig(t, true, container("t", "a", "main", "GPU-1"))
+	r.ask(t)
+	r.kubelet.set(time.Minute)
+	r.clock.pass(FreshFor)
+	r.Refresh(t.Context(), 10*time.Millisecond)
+	if _, known := r.Given("GPU-1", "t", "b"); known {
+		t.Error("the answer before is taken for knowledge")
+	}
+}
+
+func TestComponentsOfOneProcessShareAClientUntilTheLastStopsIt(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "k.sock")
+	(&kubelet{pods: []*podresourcesv1.PodResources{container("t", "a", "main", "GPU-1")}}).serve(t, socket)
+	open := func(socket string) *Client {
+		c, err := Open(socket, apiserver.Options{}, zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	a, b := open(socket), open(socket)
+	if a != b {
+		t.Fatal("two clients")
+	}
+	if c := open(socket + "2"); c == a {
+		t.Error("one client of two kubelets")
+	} else {
+		c.Stop()
+	}
+	a.Start()
+	b.Start()
+	a.Stop()
+	b.Refresh(t.Context(), 10*time.Second)
+	if got := b.Holders("GPU-1"); len(got) != 1 {
+		t.Errorf("after one of two stopped it the client knows %v", got)
+	}
+	b.Stop()
+	if c := open(socket); c == a {
+		t.Error("a client that was stopped is given out again")
+	} else {
+		c.Stop()
 	}
 }
 

@@ -50,6 +50,8 @@ type holding struct {
 type Client struct {
 	socket    string
 	directory Directory
+	of        source // of a shared client; guarded by opened, as users is
+	users     int
 	log       *zap.Logger
 	now       func() time.Time
 
@@ -73,13 +75,55 @@ type Client struct {
 	consult  consultation
 }
 
-// Open makes a client that asks the API server of o, where there is one, for what the kubelet only names.
+// opened are the clients that components of this process share, so that the kubelet and the API server are asked once and not by each.
+var opened = struct {
+	sync.Mutex
+	by map[source]*Client
+}{by: map[source]*Client{}}
+
+type source struct {
+	socket string
+	api    apiserver.Options
+}
+
+// Open gives the client of the kubelet behind the socket, which asks the API server of o, where there is one, for what the kubelet only names.
+// Who opens the same gets the same client, and each has to Stop it.
 func Open(socket string, o apiserver.Options, log *zap.Logger) (*Client, error) {
-	api, err := apiserver.New(o)
-	if err != nil || api == nil {
-		return New(socket, nil, log, time.Now), err
+	opened.Lock()
+	defer opened.Unlock()
+	of := source{socket, o}
+	if c, ok := opened.by[of]; ok {
+		c.users++
+		return c, nil
 	}
-	return New(socket, api, log, time.Now), nil
+	api, err := apiserver.New(o)
+	if err != nil {
+		return nil, err
+	}
+	c := New(socket, nil, log, time.Now)
+	if api != nil {
+		c.directory = api
+	}
+	if socket == "" {
+		return c, nil
+	}
+	c.users, c.of = 1, of
+	opened.by[of] = c
+	return c, nil
+}
+
+// left reports whether others still use a shared client.
+func (c *Client) left() bool {
+	opened.Lock()
+	defer opened.Unlock()
+	if c.users == 0 {
+		return false
+	}
+	if c.users--; c.users > 0 {
+		return true
+	}
+	delete(opened.by, c.of)
+	return false
 }
 
 // New makes a client of the kubelet behind the socket; it asks nothing before Start. directory may be nil. now is time.Now but in tests.
@@ -101,8 +145,11 @@ func (c *Client) Start() {
 	c.Touch()
 }
 
-// Stop ends what is under way and closes the connection.
+// Stop ends what is under way and closes the connection, when all who opened the client have stopped it.
 func (c *Client) Stop() {
+	if c.left() {
+		return
+	}
 	c.mu.Lock()
 	c.ended = true
 	c.mu.Unlock()
@@ -210,14 +257,15 @@ func (c *Client) HoldersNow(uuid, instance string) []Holder {
 	return distinct(by)
 }
 
-// givenWithin is how old an answer may be that says who was not given a GPU.
-const givenWithin = 30 * time.Second
+// givenWithin is how old an answer may be that says who was not given a GPU: on a node whose GPUs nobody samples, the kubelet is asked when a
+// process is seen, once a minute.
+const givenWithin = 90 * time.Second
 
 // Given reports whether a pod holds the GPU or a part of it now; known is false where the kubelet has not answered lately.
 func (c *Client) Given(uuid, namespace, pod string) (given, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.answered.IsZero() || c.now().Sub(c.answered) > givenWithin {
+	if c.failed || c.answered.IsZero() || c.now().Sub(c.answered) > givenWithin {
 		return false, false
 	}
 	seen, by := c.sharesOf(uuid, "")

@@ -138,6 +138,9 @@ func TestAUseIsSaidAgainNowAndThenAndEndsWhenItEnds(t *testing.T) {
 	r.Process(42, 999, "other", "/", []string{"other"}, "/dev/nvidia0") // the number is given again
 	step("another process of that number", lookMost, "+42 GPU-a", "-42 GPU-b")
 	r.End(42)
+	r.Process(42, 1234, "third", "/", []string{"third"}, "/dev/nvidia0") // again, and on the same GPU
+	step("a third one of that number", lookMost, "+42 GPU-a", "-42 GPU-a")
+	r.End(42)
 	step("it ends", time.Second, "-42 GPU-a")
 	step("nothing more is said", lookMost)
 }
