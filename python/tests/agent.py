@@ -7,8 +7,10 @@ import time
 
 from pitcrew_torch import ring, wire
 
+PATIENCE = 90.0  # seconds; a current torch takes ten to import on a machine that is shared
 
-def wait_until(true, timeout=30.0, what="condition"):
+
+def wait_until(true, timeout=PATIENCE, what="condition"):
     until = time.monotonic() + timeout
     while True:
         value = true()
@@ -22,7 +24,7 @@ def wait_until(true, timeout=30.0, what="condition"):
 class Line:
     """One connection to a rank or a launcher. What is read and not asked for waits in `seen`."""
 
-    def __init__(self, path, timeout=30.0):
+    def __init__(self, path, timeout=PATIENCE):
         def dial():
             try:
                 return wire.connect(path, timeout)
@@ -48,7 +50,7 @@ class Line:
         *lines, self._in = self._in.split(b"\n")
         self.seen.extend(json.loads(line) for line in lines)
 
-    def expect(self, kind, timeout=30.0, **fields):
+    def expect(self, kind, timeout=PATIENCE, **fields):
         """The next message of this kind with these fields; others stay."""
         self._sock.settimeout(timeout)
         while True:
@@ -58,7 +60,7 @@ class Line:
                     return message
             self._read()
 
-    def closed(self, timeout=30.0):
+    def closed(self, timeout=PATIENCE):
         """True once the other end has gone; messages before that stay in `seen`."""
         self._sock.settimeout(timeout)
         try:
@@ -96,7 +98,7 @@ class Pod:
                 return None
             return line
 
-        return wait_until(dial, 30.0, "local rank %d, attempt %s" % (local_rank, attempt))
+        return wait_until(dial, PATIENCE, "local rank %d, attempt %s" % (local_rank, attempt))
 
     def ring(self, local_rank):
         try:

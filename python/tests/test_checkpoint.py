@@ -199,7 +199,7 @@ def test_whose_file_is_whose():
 
 def saver(root, save_fn, rank=0, world_size=1):
     trouble = []
-    s = Saver(str(root), save_fn, rank, world_size, 0, 3, lambda step, ns: None, trouble.append)
+    s = Saver(str(root), save_fn, rank, world_size, 0, 3, lambda step, ns, size: None, trouble.append)
     return s, trouble
 
 

@@ -243,7 +243,7 @@ def test_several_threads_mean_workers_are_executed_afresh(job):
     )
     script = str(HERE / "worker_script.py")
     process, _ = job.start([sys.executable, str(job.root / "threads.py"), "--nproc-per-node=2", script, "a"], None)
-    assert process.wait(30) == 0, job.output()
+    assert process.wait(90) == 0, job.output()
     assert "executed afresh" in job.output() and "2 threads" in job.output()
     assert json.loads((job.root / "said-0-1.json").read_text())["argv"] == [script, "a"]
 

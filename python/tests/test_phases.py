@@ -225,7 +225,7 @@ def test_the_rank_that_others_wait_for_is_the_one_that_waits_least(tmp_path):
         tmp_path,
         """
 for step in range(12):
-    inner.late = 0.02 if rank == 1 and step >= 2 else 0.0
+    inner.late = 0.1 if rank == 1 and step >= 2 else 0.0
     model(torch.ones(4)).backward(); optimizer.step(); pitcrew.step()
 dist.barrier(); show()
 """,
@@ -234,7 +234,7 @@ dist.barrier(); show()
     middle = len(fast) // 2
     waits = [sorted(r["comm_ns"] for r in rank)[middle] for rank in (fast, slow)]
     durations = [sorted(r["duration_ns"] for r in rank)[middle] for rank in (fast, slow)]
-    assert waits[0] > 0.012 and 0 < waits[1] < 0.008, waits
+    assert waits[0] > 0.06 and 0 < waits[1] < waits[0] / 2, waits
     assert 0.5 < durations[0] / durations[1] < 2, durations
 
 
