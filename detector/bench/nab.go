@@ -31,14 +31,6 @@ func WriteNAB(dir, out string) error {
 }
 
 func nabFile(in, out string) error {
-	e, err := series.New(series.Config{Profile: series.Facility})
-	if err != nil {
-		return err
-	}
-	id, err := e.Add(series.Auto)
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err
 	}
@@ -51,16 +43,7 @@ func nabFile(in, out string) error {
 	if err := w.Write([]string{"timestamp", "value", "anomaly_score", "alarm"}); err != nil {
 		return err
 	}
-	err = readCSV(in, []string{"timestamp", "value"}, func(c []string) error {
-		t, err := time.Parse("2006-01-02 15:04:05", c[0])
-		if err != nil {
-			return err
-		}
-		v, err := strconv.ParseFloat(c[1], 64)
-		if err != nil {
-			v = math.NaN()
-		}
-		x := e.Observe(id, series.Sample{T: t.UnixNano(), V: v})
+	err = nabJudge(in, func(c []string, x series.Verdict) error {
 		alarm := "0"
 		if x.Alarm {
 			alarm = "1"
@@ -68,8 +51,37 @@ func nabFile(in, out string) error {
 		return w.Write([]string{c[0], c[1], strconv.FormatFloat(x.Score, 'f', 9, 64), alarm})
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", in, err)
+		return err
 	}
 	w.Flush()
 	return w.Error()
 }
+
+// nabJudge gives each row of a stream with its verdict, from an engine of its own.
+func nabJudge(in string, each func(row []string, x series.Verdict) error) error {
+	e, err := series.New(series.Config{Profile: series.Facility})
+	if err != nil {
+		return err
+	}
+	id, err := e.Add(series.Auto)
+	if err != nil {
+		return err
+	}
+	err = readCSV(in, []string{"timestamp", "value"}, func(c []string) error {
+		t, err := time.Parse(nabTime, c[0])
+		if err != nil {
+			return err
+		}
+		v, err := strconv.ParseFloat(c[1], 64)
+		if err != nil {
+			v = math.NaN()
+		}
+		return each(c, e.Observe(id, series.Sample{T: t.UnixNano(), V: v}))
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", in, err)
+	}
+	return nil
+}
+
+const nabTime = "2006-01-02 15:04:05"

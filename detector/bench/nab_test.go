@@ -31,3 +31,19 @@ func TestEveryStreamIsScoredRowByRow(t *testing.T) {
 		}
 	}
 }
+
+// The published figures of this half, with thresholds fitted on it: Numenta HTM 71.2, CAD OSE 74.1.
+func TestTheFacilityProfileFindsTheWindowsOfTheNumentaHalf(t *testing.T) {
+	dir := os.Getenv("PITCREW_DATA")
+	if dir == "" {
+		t.Skip("PITCREW_DATA names no folder with recordings")
+	}
+	f, err := NABQuality(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := f.Profiles[0]
+	if p.Fitted < 72 || p.Onsets < 71 || p.Left < 70 || p.FalseRows > 105 {
+		t.Errorf("%d streams, %d windows: %+v", f.Streams, f.Windows, p)
+	}
+}

@@ -69,6 +69,7 @@ type Report struct {
 	Peers      *PeerFigures   `json:"peers"`
 	Classes    *ClassFigures  `json:"classes"`
 	ColdStart  *ColdFigures   `json:"cold_start"`
+	NAB        *NABFigures    `json:"numenta_half"`
 }
 
 // Quality measures the engine of single series on the training runs below dir.
@@ -104,6 +105,9 @@ func Quality(dir string) (*Report, error) {
 		return nil, err
 	}
 	if r.ColdStart, err = ColdStart(runs); err != nil {
+		return nil, err
+	}
+	if r.NAB, err = NABQuality(dir); err != nil {
 		return nil, err
 	}
 	return r, nil

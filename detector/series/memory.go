@@ -43,7 +43,7 @@ const (
 	facBelieved = 2   // days before the season is believed
 	facBins     = 48  // of a day
 	facLeast    = 0.05
-	facCap      = 4   // scales that one sample may teach a scale
+	facCap      = 5   // scales that one sample may teach a scale
 	facClip     = 4.5 // scales that one may pull the mean by
 	facEarly    = 20  // samples without either bound
 )
@@ -121,7 +121,7 @@ func (m *memory) take(t int64, v float64) {
 	}
 	m.mean += a * clamp(d, h)
 	m.all.learn(math.Abs(d), a)
-	m.season(day, bin, v)
+	m.season(day, bin, v, least)
 	m.n++
 }
 
@@ -147,15 +147,15 @@ func (m *memory) weekly(day int64, bin int, v, rd, least, a float64, believed bo
 		m.week[w], m.wseen[w] = float32(v), 1
 		return
 	}
-	m.week[w] += float32(facWeek * (v - float64(m.week[w])))
+	m.week[w] += float32(facWeek * m.size[featWeek].bound(v-float64(m.week[w]), least))
 }
 
-func (m *memory) season(day int64, bin int, v float64) {
+func (m *memory) season(day int64, bin int, v, least float64) {
 	if m.seen[bin] == 0 {
 		m.day[bin], m.seen[bin], m.binDay[bin] = float32(v), 1, int32(day)
 		return
 	}
-	m.day[bin] += float32(facDay * (v - float64(m.day[bin])))
+	m.day[bin] += float32(facDay * m.size[featDay].bound(v-float64(m.day[bin]), least))
 	if m.binDay[bin] != int32(day) && m.seen[bin] < math.MaxUint16 {
 		m.binDay[bin] = int32(day)
 		m.seen[bin]++
@@ -175,6 +175,14 @@ func (s *scale) learn(x, a float64) {
 		return
 	}
 	s.s += max(a, 1/s.n) * (min(x, facCap*s.s) - s.s)
+}
+
+// bound keeps one sample from moving a baseline by more than facClip scales times its rate.
+func (s *scale) bound(x, least float64) float64 {
+	if s.n <= facEarly {
+		return x
+	}
+	return clamp(x, facClip*max(s.s, least))
 }
 
 // median puts the n-th value into a ring and its sorted twin, and gives their median.
