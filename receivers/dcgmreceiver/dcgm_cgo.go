@@ -216,7 +216,7 @@ const (
 )
 
 // maxValues is how many values one call asks for: go-dcgm takes 8 KiB for each until the call has returned.
-const maxValues = 128
+const maxValues = 64
 
 // Read implements Source. What is there is what was watched: the session watches anew when it changes.
 func (e *engine) Read(_ Inventory, fields []uint16, live bool) ([]Value, error) {

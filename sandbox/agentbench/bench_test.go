@@ -54,7 +54,7 @@ type result struct {
 	Total     usage   `json:"total"`
 }
 
-// BenchmarkAgent measures both processes of a node with 8 GPUs, 55 fields of each and two of a dashboard at 1 Hz, and 8 ranks at 5
+// BenchmarkAgent measures both processes of a node with 8 GPUs, 55 fields of each and four of dashboards at 1 Hz, and 8 ranks at 5
 // steps a second.
 func BenchmarkAgent(b *testing.B) {
 	duration := 10 * time.Minute
