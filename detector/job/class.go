@@ -14,6 +14,7 @@ import (
 const classSignal = "pitcrew.train.step.duration"
 
 const (
+	longestStep  = 1e6             // s; what is longer is no step
 	classSettle  = 5 * time.Second // that a workload must have been told the same
 	classCompare = 10 * time.Minute
 	classHold    = 32 // steps that wait to be taught: a finding that began in them keeps them out
@@ -93,7 +94,7 @@ type mark struct {
 
 // add takes in that a rank ended a step.
 func (c *classed) add(now time.Time, a *attempt, s *Sample) {
-	if a.e.classes == nil || math.IsNaN(s.Duration) || math.IsInf(s.Duration, 0) || s.Duration <= 0 || s.Step <= c.closed && c.steps > 0 {
+	if a.e.classes == nil || !(s.Duration > 0) || s.Duration > longestStep || s.Step <= c.closed && c.steps > 0 {
 		return
 	}
 	i, ok := slices.BinarySearchFunc(c.open, s.Step, func(p *pace, step int64) int { return cmp.Compare(p.step, step) })

@@ -121,8 +121,8 @@ func TestAJobThatIsSlowerThanItsClassIsAFindingThatSaysByHowMuch(t *testing.T) {
 	// A level that stays is accepted and no recovery; the schedule's change goes on beneath it.
 	g.want(g.run(400), "")
 	end := f.done(g)
-	if said(end) != "-slowdown" || end[0].Event.Data.Evidence.LostGPUSeconds < ev.LostGPUSeconds {
-		t.Errorf("at its end %q", said(end))
+	if last := end[0].Event.Data.Evidence; said(end) != "-slowdown" || last.LostGPUSeconds < ev.LostGPUSeconds || *last.Ratio < 1.25 || *last.Ratio > 1.32 {
+		t.Errorf("at its end %q, ratio %v", said(end), *last.Ratio)
 	}
 }
 
@@ -191,16 +191,21 @@ func TestASlowDriverIsFoundAndExplainsItself(t *testing.T) {
 }
 
 func TestAFrameworkThatIsSlowIsFoundAndAnUnknownPartIsNoReasonToBlame(t *testing.T) {
-	for want, change := range map[string]func(*Work){
-		"slow-framework": func(w *Work) { w.Framework = "torch 2.10.0" },
-		"":               func(w *Work) { w.Driver = "" },
-	} {
+	framework, driver, noDriver, noGPU, noGPUDriver := gpt, gpt, gpt, gpt, gpt
+	framework.Framework, driver.Driver, noDriver.Driver, noGPU.GPU = "torch 2.10.0", "580.2", "", ""
+	noGPUDriver.GPU, noGPUDriver.Driver = "", "580.2"
+	for _, c := range []struct {
+		fast, slow Work
+		said       bool
+	}{{gpt, framework, true}, {gpt, driver, true}, {gpt, noDriver, false}, {noDriver, gpt, false}, {noGPU, noGPUDriver, false}} {
 		f := newFleet(t, class.Config{})
-		f.past(3, gpt, 1)
-		slower := gpt
-		change(&slower)
-		if found := f.past(3, slower, 1.1); strings.TrimPrefix(strings.TrimPrefix(said(found), "slowdown -slowdown"), " ") != want {
-			t.Errorf("found %q, want %q", said(found), want)
+		f.past(3, c.fast, 1)
+		words := said(f.past(3, c.slow, 1.1))
+		if strings.Contains(words, "slow-") != c.said {
+			t.Errorf("%+v slower than %+v: found %q", c.slow, c.fast, words)
+		}
+		if f.e.Counts().Slower > 0 != c.said {
+			t.Errorf("%+v", f.e.Counts())
 		}
 	}
 }

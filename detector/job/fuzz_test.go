@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/class"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -14,7 +15,11 @@ func FuzzSamples(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 0.2, math.NaN())
 	f.Add([]byte("\x00\x00\x00\x10\x00\x01\x00\x10\x00\x02\x00\x10\x00\x03\x00\x10"), 1e300, math.Inf(1))
 	f.Fuzz(func(t *testing.T, b []byte, v, w float64) {
-		e := New(Options{Cluster: "c", Gateway: "g", MaxJobs: 4, MaxRanks: 32, Absent: time.Second, Forget: 20 * time.Second})
+		store, err := class.New(class.Config{MaxRuns: 4, PerClass: 2, MaxSteps: 64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := New(Options{Cluster: "c", Gateway: "g", MaxJobs: 4, MaxRanks: 32, Absent: time.Second, Forget: 20 * time.Second, Classes: store})
 		now := t0
 		values := [...]float64{v, w, 0.2, 0, -1, math.NaN()}
 		for len(b) >= 6 {
@@ -31,6 +36,7 @@ func FuzzSamples(f *testing.F) {
 				Target:   event.Target{PodUID: "p" + string(rune('a'+c[5]%4)), Node: "n", Rank: &rank, WorldSize: 8 + int(c[5]>>6&1), Attempt: &attempt},
 				Duration: values[c[0]%6], Wait: values[c[1]%6], Compute: values[c[2]%6], Launch: values[c[3]%6],
 			}
+			e.Tell(now, s.Job, s.Target, Work{Workload: "model=" + string(c[4:5]), GPU: string(c[5:]), Driver: string(rune('a' + c[0]%2)), Framework: "f"})
 			found := e.Add(now, s)
 			if c[0]&1 == 0 {
 				found = append(found, e.Tick(now)...)
@@ -43,12 +49,12 @@ func FuzzSamples(f *testing.F) {
 					t.Fatal(err)
 				}
 			}
-			if n := e.Counts(); n.Jobs > 4 || n.Ranks > 32 || n.Open < 0 || n.Ranks < 0 {
+			if n := e.Counts(); n.Jobs > 4 || n.Ranks > 32 || n.Open < 0 || n.Ranks < 0 || n.ClassRuns > 4 || n.Classed > n.Jobs {
 				t.Fatalf("counts %+v", n)
 			}
 		}
 		e.Tick(now.Add(time.Hour))
-		if n := e.Counts(); n.Jobs != 0 || n.Ranks != 0 || n.Open != 0 {
+		if n := e.Counts(); n.Jobs != 0 || n.Ranks != 0 || n.Open != 0 || n.Classed != 0 {
 			t.Fatalf("after an hour of silence: %+v", n)
 		}
 	})
