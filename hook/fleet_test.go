@@ -209,8 +209,8 @@ func TestTheLaunchersWordOnAnEndIsPartOfIt(t *testing.T) {
 	_, events := watch(t, root)
 	dir := hooktest.Pod(t, root, podUID)
 	launcher := hooktest.Start(t, hooktest.Config{Dir: dir, Launcher: true, State: "running"})
+	next(t, events, hook.LauncherAttached) // before there is a rank: the two could come in either order
 	rank := hooktest.Start(t, hooktest.Config{Dir: dir, WorldSize: 1})
-	next(t, events, hook.LauncherAttached)
 	next(t, events, hook.RankAttached)
 	launcher.Tell(`say {"t":"exit","attempt":0,"local_rank":0,"pid":` + strconv.Itoa(rank.PID()) + `,"code":-1,"signal":9,"told":true}`)
 	next(t, events, hook.LauncherSaid)

@@ -22,15 +22,13 @@ func TestWhatADeviceTellsLaterBearsTheTimeOfItsStep(t *testing.T) {
 	for i := range 5 {
 		rank.Tell(fmt.Sprint("step ", i+1))
 	}
-	got := until(t, metrics, func(got map[string][]pmetric.NumberDataPoint) bool {
-		return len(got["pitcrew.train.step.duration"]) == 5
-	})
+	until(t, metrics, func(got map[string][]pmetric.NumberDataPoint) bool { return len(got["pitcrew.train.step.duration"]) == 5 })
 	time.Sleep(30 * time.Millisecond)
 	if n := len(points(metrics)["pitcrew.train.loss"]); n != 0 {
 		t.Errorf("%d losses are told that are not final", n)
 	}
 	rank.Tell("late 3")
-	got = until(t, metrics, func(got map[string][]pmetric.NumberDataPoint) bool { return len(got["pitcrew.train.loss"]) == 3 })
+	got := until(t, metrics, func(got map[string][]pmetric.NumberDataPoint) bool { return len(got["pitcrew.train.loss"]) == 3 })
 	for i, p := range got["pitcrew.train.loss"] {
 		if p.Timestamp() != got["pitcrew.train.step.duration"][i].Timestamp() {
 			t.Errorf("loss %d is %v from its step", i, p.Timestamp().AsTime().Sub(got["pitcrew.train.step.duration"][i].Timestamp().AsTime()))
