@@ -22,7 +22,9 @@ func TestWhatADeviceTellsLaterBearsTheTimeOfItsStep(t *testing.T) {
 	for i := range 5 {
 		rank.Tell(fmt.Sprint("step ", i+1))
 	}
-	until(t, metrics, func(got map[string][]pmetric.NumberDataPoint) bool { return len(got["pitcrew.train.step.duration"]) == 5 })
+	until(t, metrics, func(got map[string][]pmetric.NumberDataPoint) bool {
+		return len(got["pitcrew.train.step.duration"]) == 5
+	})
 	time.Sleep(30 * time.Millisecond)
 	if n := len(points(metrics)["pitcrew.train.loss"]); n != 0 {
 		t.Errorf("%d losses are told that are not final", n)
