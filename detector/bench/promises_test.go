@@ -2,15 +2,18 @@ package bench
 
 import (
 	"fmt"
+	"hash/fnv"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/pitcrew/pitcrew/detector/series"
 )
 
-// said is all that an engine says of a run: a line per sample and one per finding that it changes. At cut it is replaced by a new
+// said is all that an engine says of a run, bit by bit: each verdict and each finding that it changes. At cut it is replaced by a new
 // engine that takes up its snapshot; the pass ends at end.
-func said(t *testing.T, r *TrainingRun, in Injected, m Mode, ref *series.Reference, cut, end int) (out []string, state string) {
+func said(t *testing.T, r *TrainingRun, in Injected, m Mode, ref *series.Reference, cut, end int) (out []uint64, state string) {
 	t.Helper()
 	engine := func() *series.Engine {
 		e, err := series.New(series.Config{Asked: 8, Bands: true})
@@ -38,9 +41,18 @@ func said(t *testing.T, r *TrainingRun, in Injected, m Mode, ref *series.Referen
 			continue
 		}
 		v := e.Observe(id, x)
-		out = append(out, fmt.Sprint(v))
+		flags := uint64(v.Change)
+		if v.Known {
+			flags |= 1 << 8
+		}
+		if v.Alarm {
+			flags |= 1 << 9
+		}
+		out = append(out, math.Float64bits(v.Score), math.Float64bits(v.Expected), math.Float64bits(v.Lower), math.Float64bits(v.Upper), flags)
 		if v.Change != series.None {
-			out = append(out, fmt.Sprintf("%+v", *e.Finding(id)))
+			h := fnv.New64a()
+			fmt.Fprintf(h, "%+v", *e.Finding(id))
+			out = append(out, h.Sum64())
 		}
 	}
 	return out, string(e.Snapshot())
@@ -59,14 +71,14 @@ func TestEveryPrefixASecondPassAndARestartSayTheSame(t *testing.T) {
 			for _, m := range []Mode{Told, Siblings, Untold} {
 				n := len(r.Rows)
 				whole, state := said(t, r, in, m, past[r.ID], -1, n)
-				if again, second := said(t, r, in, m, past[r.ID], -1, n); fmt.Sprint(again) != fmt.Sprint(whole) || second != state {
+				if again, second := said(t, r, in, m, past[r.ID], -1, n); !slices.Equal(again, whole) || second != state {
 					t.Fatalf("run %s, %s: two passes differ", r.ID, m)
 				}
 				for _, cut := range []int{in.First + 1 + rng.IntN(in.End-in.First), rng.IntN(n)} {
-					if part, _ := said(t, r, in, m, past[r.ID], -1, cut); fmt.Sprint(part) != fmt.Sprint(whole[:len(part)]) {
+					if part, _ := said(t, r, in, m, past[r.ID], -1, cut); !slices.Equal(part, whole[:len(part)]) {
 						t.Fatalf("run %s, %s: the first %d rows depend on later ones", r.ID, m, cut)
 					}
-					if part, second := said(t, r, in, m, past[r.ID], cut, n); fmt.Sprint(part) != fmt.Sprint(whole) || second != state {
+					if part, second := said(t, r, in, m, past[r.ID], cut, n); !slices.Equal(part, whole) || second != state {
 						t.Fatalf("run %s, %s: a restart at row %d changes what is said", r.ID, m, cut)
 					}
 				}
