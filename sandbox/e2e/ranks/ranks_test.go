@@ -26,11 +26,12 @@ func TestTheRankThatFellBehindIsNamedAndNobodyForWhatAJobDoesByItself(t *testing
 		fault         sandbox.FaultKind
 		rank          int
 		signal        string        // in the evidence
+		node          string        // what the rank's own agent says of it by itself; it has to have learnt for a while by then
 		within, heals time.Duration // the spike of 15 s ends by itself, and is not waited for
 	}{
-		{sandbox.SlowRank, 1, "", 10 * time.Second, 15 * time.Second},
-		{sandbox.ThermalDrift, 3, "", 25 * time.Second, 20 * time.Second},
-		{sandbox.LaunchSpike, 2, "pitcrew.train.launch.latency", 10 * time.Second, 0},
+		{sandbox.SlowRank, 1, "", "", 10 * time.Second, 15 * time.Second},
+		{sandbox.ThermalDrift, 3, "", "anomaly/thermal-throttle", 25 * time.Second, 20 * time.Second},
+		{sandbox.LaunchSpike, 2, "pitcrew.train.launch.latency", "anomaly/launch-latency", 10 * time.Second, 0},
 	} {
 		t.Run(string(c.fault), func(t *testing.T) {
 			r.T = t
@@ -49,6 +50,13 @@ func TestTheRankThatFellBehindIsNamedAndNobodyForWhatAJobDoesByItself(t *testing
 			}
 			if c.signal != "" && d.Evidence.Signal != c.signal {
 				t.Errorf("shown by %s, want %s", d.Evidence.Signal, c.signal)
+			}
+			if c.node != "" {
+				e := r.wait(in.At, event.Anomaly, c.node, c.within)
+				t.Logf("%s %s after %v: %s", e.Data.Severity, c.node, e.Time.Sub(in.At).Round(10*time.Millisecond), e.Data.Evidence.Raw)
+				if d := e.Data; d.Target.Rank == nil || *d.Target.Rank != c.rank || d.Target.Node != in.Node || !d.Severity.AtLeast(event.Warning) {
+					t.Errorf("the node's finding %+v, want a warning of rank %d on %s", d, c.rank, in.Node)
+				}
 			}
 			if c.heals > 0 {
 				if err := r.Box().Repair(r.ctx, in.Node); err != nil {
