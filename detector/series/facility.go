@@ -13,6 +13,7 @@ const (
 	facAlike      = 0.8    // share of the evidence from which an earlier episode was as strong
 	facEpisodes   = 20_000 // samples, half-life of an episode in that count
 	facRefractory = 100    // samples after the onset of an episode that belong to its story
+	facAgain      = 5.0    // nats beyond what was told that are told again within one episode
 	facHold       = 12     // samples that a finding stays open
 	facBand       = 4      // scales on either side of the expected
 	facRange      = 1e37   // values beyond are taken as this
@@ -61,6 +62,7 @@ type context struct {
 	rare     [features]rarity
 	episodes [episodeBins]float32 // earlier episodes by the nats of their peak, fading
 	peak     float64              // nats, of the running episode
+	told     float64              // nats, of its last onset
 	quiet    uint32               // samples left of the running episode
 	open     uint32               // samples left of the open finding
 }
@@ -103,8 +105,8 @@ func (c *context) evidence() float64 {
 }
 
 // judge scores the evidence. What came before tells less: the threshold rises with the logarithm of the number of episodes that
-// were as strong, so that a series that often does such things has to do more. An episode is told once, at its onset; AlarmScore
-// is at the threshold.
+// were as strong, so that a series that often does such things has to do more. An episode is told once, at its onset, and again
+// where it becomes far worse; AlarmScore is at the threshold.
 func (c *context) judge(nats float64) float64 {
 	if c.m.n%fadeEvery == 0 {
 		for i := range c.episodes {
@@ -128,13 +130,15 @@ func (c *context) judge(nats float64) float64 {
 	}
 	if running {
 		c.quiet--
-		return 0
+		if over < facSoft || nats < c.told+facAgain {
+			return 0
+		}
 	}
 	if !(over > 0) {
 		return 0
 	}
 	if over >= facSoft {
-		c.quiet = facRefractory
+		c.quiet, c.told = facRefractory, nats
 	}
 	return over / (over + facSoft)
 }

@@ -147,3 +147,26 @@ func TestTheRunningMedianIsTheMedian(t *testing.T) {
 		}
 	}
 }
+
+func TestAFarWorseFaultWithinAnEpisodeIsToldAgain(t *testing.T) {
+	xs := week(6100, func(i int, v float64) float64 {
+		switch {
+		case i == 6000:
+			return v + 40
+		case i >= 6050 && i < 6056:
+			return v + 4000
+		}
+		return v
+	})
+	vs, _ := run(t, Config{Profile: Facility}, xs)
+	first, again := false, 0
+	for _, i := range opened(vs) {
+		first = first || i == 6000
+		if i >= 6050 {
+			again++
+		}
+	}
+	if !first || again != 1 {
+		t.Errorf("opened at %v, want 6000 and once more at 6050", opened(vs))
+	}
+}
