@@ -74,8 +74,9 @@ func (c *core) enrich(ctx context.Context, e *event.Event) {
 	if known && t.Job == nil {
 		t.Job = p.Job
 	}
+	uses := c.pods.UUID(t.GPU, t.MIG)
 	c.mu.Lock()
-	r, ok := c.ranks[t.GPU]
+	r, ok := c.ranks[uses]
 	c.mu.Unlock()
 	if ok && t.Rank == nil && alone && time.Since(r.at) < rankFor && (!known || r.pod == p.UID) {
 		t.Rank = &r.rank

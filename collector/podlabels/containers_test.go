@@ -97,6 +97,25 @@ func TestAContainersUseIsThatOfTheGPUsItHasForItself(t *testing.T) {
 	}
 }
 
+func TestARankOnAnInstanceIsNamedOnTheInstancesSeriesAlone(t *testing.T) {
+	r := newRig(t)
+	r.kubelet.hold("one MIG-aaaa", "two MIG-bbbb")
+	r.ask(t)
+	r.pods.LearnInstance("MIG-aaaa", "GPU-1", "3/0")
+	r.pods.LearnInstance("MIG-bbbb", "GPU-1", "5/0")
+	md := step()
+	md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().At(0).Gauge().DataPoints().At(0).Attributes().PutStr("hw.id", "MIG-aaaa")
+	r.pass(t, md)
+	md = pmetric.NewMetrics()
+	sm := md.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
+	for _, gi := range []string{"3", "5"} {
+		gauge(sm, "pitcrew.gpu.activity", "hw.id", "GPU-1/"+gi, "hw.parent", "GPU-1", instanceAttribute, gi)
+	}
+	want(t, r.pass(t, md),
+		"pitcrew.gpu.activity{hw.id=GPU-1/3,hw.parent=GPU-1,k8s.container.name=one,k8s.namespace.name=t,k8s.pod.name=a,pitcrew.mig=3,pitcrew.rank=5}",
+		"pitcrew.gpu.activity{hw.id=GPU-1/5,hw.parent=GPU-1,k8s.container.name=two,k8s.namespace.name=t,k8s.pod.name=a,pitcrew.mig=5}")
+}
+
 func TestAnInstancesMemoryIsThatOfTheContainerThatHasItForItself(t *testing.T) {
 	r := newRig(t)
 	r.kubelet.hold("one MIG-aaaa", "two MIG-bbbb::0", "three MIG-bbbb::1")

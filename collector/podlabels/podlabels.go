@@ -257,7 +257,7 @@ type gpuPart struct{ uuid, instance string }
 // labelsOf says what is added to a GPU's points: one entry for each series.
 func (l *labeller) labelsOf(of gpuPart, in spelling, now time.Time) []labels {
 	number := int64(-1)
-	if r, ok := l.ranks[of.uuid]; ok && in.ranks && now.Sub(r.seen) < rankFor {
+	if r, ok := l.ranks[l.pods.UUID(of.uuid, of.instance)]; ok && in.ranks && now.Sub(r.seen) < rankFor {
 		number = r.number
 	}
 	holders := l.pods.HoldersOf(of.uuid, of.instance)

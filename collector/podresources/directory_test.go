@@ -72,6 +72,11 @@ func TestAMIGDeviceIsItsGPUsOnceItIsKnownWhoseItIs(t *testing.T) {
 			t.Errorf("%s instance %q is held by %v, want %v", c.gpu, c.instance, got, c.want)
 		}
 	}
+	for of, want := range map[[2]string]string{{"GPU-1", ""}: "GPU-1", {"GPU-1", "3"}: "MIG-aaaa", {"GPU-1", "5/0"}: "MIG-bbbb", {"GPU-1", "7"}: "", {"GPU-9", "3"}: ""} {
+		if got := r.UUID(of[0], of[1]); got != want {
+			t.Errorf("CUDA calls %v %q, want %q", of, got, want)
+		}
+	}
 	r.LearnInstance("MIG-aaaa", "GPU-2", "1/0") // destroyed, and made again elsewhere
 	if got := names(r.Holders("GPU-1")); !reflect.DeepEqual(got, []string{"u/b/main"}) {
 		t.Errorf("after the instance moved, GPU-1 is held by %v", got)

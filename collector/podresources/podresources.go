@@ -257,6 +257,27 @@ func (c *Client) HoldersNow(uuid, instance string) []Holder {
 	return distinct(by)
 }
 
+// UUID is what CUDA, and so a training process, calls the GPU or its instance: the instance's own UUID where one alone is meant and known, of an
+// instance of which that is not so nothing.
+func (c *Client) UUID(gpu, instance string) string {
+	if instance == "" {
+		return gpu
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := ""
+	for _, p := range c.parts[gpu] {
+		if p.instance == "" || !sameInstance(p.instance, instance) {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		found = p.device
+	}
+	return found
+}
+
 // givenWithin is how old an answer may be that says who was not given a GPU: on a node whose GPUs nobody samples, the kubelet is asked when a
 // process is seen, once a minute.
 const givenWithin = 90 * time.Second
