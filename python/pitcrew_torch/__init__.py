@@ -17,6 +17,7 @@ Importing this package does not import torch; `attach` does.
 """
 
 import contextlib
+import os
 import warnings
 
 __version__ = "0.1.0"
@@ -56,7 +57,7 @@ def attach(
     any_world_size: whether load_fn can read a checkpoint of another number of ranks (default: the default load_fn can).
     keep: complete checkpoints to keep; older ones are deleted.
     role: this rank's place where ranks do different work, such as "pp1/tp0"; only ranks of one role are compared.
-        Default: PITCREW_ROLE, else all do the same.
+        Default: PITCREW_ROLE, else the stage of a pipeline by Megatron or DeepSpeed, else all do the same.
     workload: what runs, as "model=gpt-124m;tokens=524288;seq=1024" (tokens of the whole job in a step, sequence length;
         add whatever else makes steps longer or shorter, such as ";precision=fp8"): runs of one workload on the same
         kind of GPUs are compared with each other. At most 127 bytes. Default: PITCREW_WORKLOAD, else with no other run.
@@ -117,7 +118,7 @@ def _make(
         exchange=exchange,
         torch_version=torch.__version__,
         gpu=uuid,
-        role=role,
+        role=os.environ.get("PITCREW_ROLE") or torchstate.pipeline_stage(model) if role is None else role,
         workload=workload,
     )
     hook.ring.set("flops_per_step", float(flops_per_step or 0.0))

@@ -113,6 +113,21 @@ class StoreExchange:
         return int(self._store.get(key + "/verdict"))
 
 
+def pipeline_stage(model):
+    """ "pp<stage>" where this process is a stage of a pipeline by Megatron's or DeepSpeed's word, else "". Ranks of one
+    stage do the same work, tensor-parallel ones too; those of two stages do not."""
+    stage = getattr(model, "stage_id", None)  # deepspeed.pipe.PipelineModule
+    if type(stage) is int and getattr(model, "num_stages", 1) > 1:
+        return "pp%d" % stage
+    megatron = sys.modules.get("megatron.core.parallel_state")
+    try:
+        if megatron is not None and megatron.get_pipeline_model_parallel_world_size() > 1:
+            return "pp%d" % megatron.get_pipeline_model_parallel_rank()
+    except Exception:  # not initialised, or another version's
+        pass
+    return ""
+
+
 def default_store():
     """torch.distributed's store, or None before init_process_group."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):

@@ -116,3 +116,32 @@ def test_without_attach_everything_is_a_no_op(script):
 def test_importing_the_package_imports_no_torch():
     code = "import sys, pitcrew_torch, pitcrew_torch.hook, pitcrew_torch.run; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ, PYTHONPATH=str(PYTHON))).returncode == 0
+
+
+STAGE = """
+import types
+megatron = types.ModuleType("megatron.core.parallel_state")
+megatron.get_pipeline_model_parallel_world_size = lambda: 4
+megatron.get_pipeline_model_parallel_rank = lambda: 3
+"""
+
+
+@pytest.mark.parametrize(
+    "before, env, want",
+    [
+        ("", {}, ""),
+        (STAGE + "sys.modules[megatron.__name__] = megatron\n", {}, "pp3"),
+        (STAGE + "sys.modules[megatron.__name__] = megatron\n", {"PITCREW_ROLE": "actor"}, "actor"),
+        (STAGE + "megatron.get_pipeline_model_parallel_world_size = lambda: 1\n", {}, ""),
+        ("sys.modules['megatron.core.parallel_state'] = None\n", {}, ""),
+        ("model.stage_id, model.num_stages = 2, 4\n", {}, "pp2"),
+    ],
+)
+def test_a_stage_of_a_pipeline_is_a_role_of_its_own(script, before, env, want):
+    _, ring, _ = script(before + "pitcrew.attach(model, optimizer); train(); pitcrew.step(); pitcrew.detach()", **env)
+    assert ring["role"] == want
+
+
+def test_a_role_that_is_given_goes_before_all_others(script):
+    _, ring, _ = script("pitcrew.attach(model, optimizer, role='pp0/tp1'); train(); pitcrew.step()", PITCREW_ROLE="x")
+    assert ring["role"] == "pp0/tp1"
