@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -220,9 +221,25 @@ func stepOf(a both, at time.Time) job.Sample {
 		GPU: short(a, "hw.id"), Rank: t.Rank, LocalRank: t.LocalRank, WorldSize: t.WorldSize, Attempt: t.Attempt,
 	}
 	return job.Sample{
-		Job: a.text("pitcrew.job.uid"), Role: a.text("pitcrew.role"), Target: t, Step: -1, Time: at,
+		Job: a.text("pitcrew.job.uid"), Role: roleOf(a), Target: t, Step: -1, Time: at,
 		Duration: nan, Wait: nan, Compute: nan, Launch: nan, Rate: nan,
 	}
+}
+
+// roleAttributes tell the role of ranks whose sender has no name for it.
+var roleAttributes = []string{"pitcrew.pipeline.stage", "pitcrew.tensor.index", "pitcrew.worker.type"}
+
+func roleOf(a both) string {
+	if role := a.text("pitcrew.role"); role != "" {
+		return role
+	}
+	var parts []string
+	for _, name := range roleAttributes {
+		if v := a.text(name); v != "" {
+			parts = append(parts, strings.TrimPrefix(name, "pitcrew.")+"="+v)
+		}
+	}
+	return strings.Join(parts, "/")
 }
 
 // maxName bounds names that are kept and said again; Kubernetes has none that is longer.
