@@ -284,3 +284,19 @@ func BenchmarkRankStep(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+func TestARanksRoleIsWhatItsSenderCallsIt(t *testing.T) {
+	for want, attrs := range map[string]map[string]any{
+		"":                                   {"pitcrew.rank": 1},
+		"pp1/tp0":                            {"pitcrew.role": "pp1/tp0", "pitcrew.pipeline.stage": 3},
+		"pipeline.stage=3/worker.type=actor": {"pitcrew.pipeline.stage": 3, "pitcrew.worker.type": "actor"},
+	} {
+		m := pcommon.NewMap()
+		if err := m.FromRaw(attrs); err != nil {
+			t.Fatal(err)
+		}
+		if got := roleOf(both{m, pcommon.NewMap()}); got != want {
+			t.Errorf("%v: role %q, want %q", attrs, got, want)
+		}
+	}
+}
