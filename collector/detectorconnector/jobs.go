@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,21 +18,27 @@ import (
 
 	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/class"
 	"github.com/pitcrew/pitcrew/detector/job"
 	"github.com/pitcrew/pitcrew/event"
 )
 
 // Jobs bounds the comparison of ranks. The connector's node is the gateway's own name then.
 type Jobs struct {
-	MaxJobs  int           `mapstructure:"max_jobs"`  // attempts of jobs at once
-	MaxRanks int           `mapstructure:"max_ranks"` // of all of them; about 5 KB each
-	Absent   time.Duration `mapstructure:"absent"`    // silence, while its peers go on, after which a rank is absent; at least three rounds
-	Forget   time.Duration `mapstructure:"forget"`    // silence after which an attempt is over
+	MaxJobs     int           `mapstructure:"max_jobs"`     // attempts of jobs at once
+	MaxRanks    int           `mapstructure:"max_ranks"`    // of all of them; about 5 KB each
+	Absent      time.Duration `mapstructure:"absent"`       // silence, while its peers go on, after which a rank is absent; at least three rounds
+	Forget      time.Duration `mapstructure:"forget"`       // silence after which an attempt is over
+	ClassesFile string        `mapstructure:"classes_file"` // what earlier runs of workloads showed, across restarts; empty: none
+	Classes     Classes       `mapstructure:"classes"`
 }
 
 // Validate reports all faults of the block at once.
 func (j *Jobs) Validate() error {
 	var errs []error
+	if _, err := class.New(j.Classes.bounds("")); err != nil {
+		errs = append(errs, fmt.Errorf("jobs: %w", err))
+	}
 	for _, c := range []struct {
 		name string
 		ok   bool
@@ -57,9 +62,11 @@ type jobs struct {
 	metrics *jobsMetrics
 	stop    context.CancelFunc
 	group   sync.WaitGroup
+	file    classFile
 
 	mu      sync.Mutex
 	engine  *job.Engine
+	store   *class.Store // the engine's
 	pending []detector.Finding
 	lost    int64
 }
@@ -72,11 +79,14 @@ func newJobs(set connector.Settings, cfg *Config, next consumer.Logs) (*jobs, er
 			return nil, fmt.Errorf("gateway has no name (set node): %w", err)
 		}
 	}
-	j := &jobs{cfg: cfg, log: set.Logger, next: next, now: time.Now}
+	store, err := class.New(cfg.Jobs.Classes.bounds(name))
+	if err != nil {
+		return nil, err
+	}
+	j := &jobs{cfg: cfg, log: set.Logger, next: next, now: time.Now, store: store, file: classFile{path: cfg.Jobs.ClassesFile, log: set.Logger}}
 	j.engine = job.New(job.Options{
-		Cluster: cfg.Cluster, Gateway: name, MaxJobs: cfg.Jobs.MaxJobs, MaxRanks: cfg.Jobs.MaxRanks, Absent: cfg.Jobs.Absent, Forget: cfg.Jobs.Forget,
+		Cluster: cfg.Cluster, Gateway: name, MaxJobs: cfg.Jobs.MaxJobs, MaxRanks: cfg.Jobs.MaxRanks, Absent: cfg.Jobs.Absent, Forget: cfg.Jobs.Forget, Classes: store,
 	})
-	var err error
 	j.metrics, err = newJobsMetrics(set.TelemetrySettings, j.counts)
 	return j, err
 }
@@ -94,6 +104,10 @@ func (j *jobs) Capabilities() consumer.Capabilities { return consumer.Capabiliti
 func (j *jobs) Start(context.Context, component.Host) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	j.stop = cancel
+	j.file.load(j.store)
+	if j.file.path != "" {
+		j.group.Go(func() { j.keepClasses(ctx) })
+	}
 	j.group.Go(func() {
 		t := time.NewTicker(jobsTick)
 		defer t.Stop()
@@ -122,13 +136,16 @@ func (j *jobs) Shutdown(context.Context) error {
 func (j *jobs) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) error {
 	now := j.now()
 	for _, rm := range md.ResourceMetrics().All() {
-		samples := stepsOf(rm)
-		if len(samples) == 0 {
+		samples, works := stepsOf(rm), worksOf(rm)
+		if len(samples)+len(works) == 0 {
 			continue
 		}
 		j.emit(ctx, func() (found []detector.Finding) {
 			for i := range samples {
 				found = append(found, j.engine.Add(now, samples[i])...)
+			}
+			for _, w := range works {
+				j.engine.Tell(now, w.job, w.target, w.work)
 			}
 			return found
 		})
@@ -221,25 +238,9 @@ func stepOf(a both, at time.Time) job.Sample {
 		GPU: short(a, "hw.id"), Rank: t.Rank, LocalRank: t.LocalRank, WorldSize: t.WorldSize, Attempt: t.Attempt,
 	}
 	return job.Sample{
-		Job: a.text("pitcrew.job.uid"), Role: roleOf(a), Target: t, Step: -1, Time: at,
+		Job: a.text("pitcrew.job.uid"), Role: a.text("pitcrew.role"), Target: t, Step: -1, Time: at,
 		Duration: nan, Wait: nan, Compute: nan, Launch: nan, Rate: nan,
 	}
-}
-
-// roleAttributes tell the role of ranks whose sender has no name for it.
-var roleAttributes = []string{"pitcrew.pipeline.stage", "pitcrew.tensor.index", "pitcrew.worker.type"}
-
-func roleOf(a both) string {
-	if role := a.text("pitcrew.role"); role != "" {
-		return role
-	}
-	var parts []string
-	for _, name := range roleAttributes {
-		if v := a.text(name); v != "" {
-			parts = append(parts, strings.TrimPrefix(name, "pitcrew.")+"="+v)
-		}
-	}
-	return strings.Join(parts, "/")
 }
 
 // maxName bounds names that are kept and said again; Kubernetes has none that is longer.

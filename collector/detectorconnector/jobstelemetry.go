@@ -30,6 +30,10 @@ var (
 		{"pitcrew.detector.jobs.contested", "{sample}", "Samples of a rank that another pod claims to be, or of a world of another size", func(c job.Counts) int64 { return c.Contested }},
 		{"pitcrew.detector.jobs.evicted", "{attempt}", "Attempts dropped at a bound", func(c job.Counts) int64 { return c.Evicted }},
 		{"pitcrew.detector.jobs.refused", "{sample}", "Samples of ranks beyond the bound", func(c job.Counts) int64 { return c.Refused }},
+		{"pitcrew.detector.classes.steps", "{step}", "Steps of jobs that classes were taught", func(c job.Counts) int64 { return c.ClassSteps }},
+		{"pitcrew.detector.classes.comparisons", "{comparison}", "Comparisons of a class with one of another driver or framework", func(c job.Counts) int64 { return c.Comparisons }},
+		{"pitcrew.detector.classes.evicted", "{run}", "Runs of classes dropped at a bound", func(c job.Counts) int64 { return c.ClassEvicted }},
+		{"pitcrew.detector.classes.unclear", "{job}", "Times that a job's ranks told of no workload that can be read, or of several", func(c job.Counts) int64 { return c.Unclear }},
 	}
 	jobsGauges = []struct {
 		name, unit, about string
@@ -39,6 +43,10 @@ var (
 		{"pitcrew.detector.jobs.judged", "{attempt}", "Attempts whose ranks are compared", func(c job.Counts) int64 { return c.Judged }},
 		{"pitcrew.detector.jobs.ranks", "{rank}", "Ranks that are known", func(c job.Counts) int64 { return c.Ranks }},
 		{"pitcrew.detector.jobs.open", "{finding}", "Findings that have not ended", func(c job.Counts) int64 { return c.Open }},
+		{"pitcrew.detector.classes", "{class}", "Classes of workloads that are known", func(c job.Counts) int64 { return c.Classes }},
+		{"pitcrew.detector.classes.runs", "{run}", "Runs of them that are remembered", func(c job.Counts) int64 { return c.ClassRuns }},
+		{"pitcrew.detector.classes.attempts", "{attempt}", "Attempts that are runs of a class now", func(c job.Counts) int64 { return c.Classed }},
+		{"pitcrew.detector.classes.open", "{finding}", "Findings about classes that have not ended", func(c job.Counts) int64 { return c.Slower }},
 	}
 )
 

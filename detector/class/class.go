@@ -82,8 +82,7 @@ type Store struct {
 	cfg     Config
 	classes map[Key]map[name]*record
 	n       int
-	evicted int64
-	refused int64
+	counts  Counts // of what happened
 }
 
 // New makes an empty store.
@@ -94,12 +93,19 @@ func New(cfg Config) (*Store, error) {
 	return &Store{cfg: cfg, classes: map[Key]map[name]*record{}}, nil
 }
 
-// Counts are of the store since it was made.
-type Counts struct{ Classes, Runs, Evicted, Refused int64 }
+// Counts of a store: what is in it, and what happened since it was made.
+type Counts struct {
+	Classes, Runs int64
+	Evicted       int64 // records dropped at the bounds
+	Observed      int64 // values taken in
+	Refused       int64 // values that were none
+}
 
-// Counts reports how full the store is, how many records it dropped at its bounds, and how many values it refused.
+// Counts reports how full the store is, and what happened.
 func (s *Store) Counts() Counts {
-	return Counts{int64(len(s.classes)), int64(s.n), s.evicted, s.refused}
+	c := s.counts
+	c.Classes, c.Runs = int64(len(s.classes)), int64(s.n)
+	return c
 }
 
 // Observe takes the value of a step of a run, at a time in ns of the gateway's clock. It is for the training phase alone, for what
@@ -107,7 +113,7 @@ func (s *Store) Counts() Counts {
 // what siblings expect. Values of steps that are gone are counted in the distribution and not in the profile.
 func (s *Store) Observe(k Key, run string, step, at int64, v float64) {
 	if !(v > 0) || math.IsInf(v, 1) || step < 0 {
-		s.refused++
+		s.counts.Refused++
 		return
 	}
 	k, n := k.bounded(), name{bounded(run), s.cfg.Writer}
@@ -119,6 +125,7 @@ func (s *Store) Observe(k Key, run string, step, at int64, v float64) {
 		s.bound()
 	}
 	r.observe(step, at, v, s.cfg.MaxSteps)
+	s.counts.Observed++
 }
 
 // put adds a record or replaces it by a later version of it.
@@ -143,7 +150,7 @@ func (s *Store) drop(k Key, n name) {
 		delete(s.classes, k)
 	}
 	s.n--
-	s.evicted++
+	s.counts.Evicted++
 }
 
 // trim drops the least recently observed of a class, and bound of all. The order is total and that of versions too, and a record

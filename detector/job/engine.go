@@ -71,6 +71,7 @@ type Counts struct {
 	Classes      int64 // held now, of the …
 	ClassRuns    int64 // … runs that are remembered now
 	ClassEvicted int64 // of them, dropped at a bound
+	ClassSteps   int64 // that they were taught
 	Comparisons  int64 // of two classes
 	Slower       int64 // findings open about classes
 	Unclear      int64 // times that a job's ranks told of no workload that can be read, or of several
@@ -120,7 +121,7 @@ func (e *Engine) Counts() Counts {
 	}
 	if e.classes != nil {
 		n := e.o.Classes.Counts()
-		c.Classes, c.ClassRuns, c.ClassEvicted, c.Slower = n.Classes, n.Runs, n.Evicted, int64(len(e.classes.slower))
+		c.Classes, c.ClassRuns, c.ClassEvicted, c.ClassSteps, c.Slower = n.Classes, n.Runs, n.Evicted, n.Observed, int64(len(e.classes.slower))
 	}
 	return c
 }

@@ -1,0 +1,125 @@
+package detectorconnector
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.uber.org/zap"
+
+	"github.com/pitcrew/pitcrew/detector/class"
+	"github.com/pitcrew/pitcrew/detector/durable"
+	"github.com/pitcrew/pitcrew/detector/job"
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// Classes bound what is remembered of workloads; 0 takes the default.
+type Classes struct {
+	MaxRuns  int `mapstructure:"max_runs"`  // of all classes; default 4096, of some 12 KiB each at most
+	PerClass int `mapstructure:"per_class"` // runs of one; default 16
+	MaxSteps int `mapstructure:"max_steps"` // entries of a run; default 4096, a longer run halves its resolution
+}
+
+// bounds are those of a store; the gateway's name tells its records from those of others.
+func (c *Classes) bounds(gateway string) class.Config {
+	return class.Config{Writer: gateway, MaxRuns: c.MaxRuns, PerClass: c.PerClass, MaxSteps: c.MaxSteps}
+}
+
+// workMetric bears in its attributes what a rank runs and on what.
+const workMetric = "pitcrew.train.info"
+
+// told is what a rank says of its work.
+type told struct {
+	job    string
+	target event.Target
+	work   job.Work
+}
+
+func worksOf(rm pmetric.ResourceMetrics) (works []told) {
+	res := rm.Resource().Attributes()
+	for _, sm := range rm.ScopeMetrics().All() {
+		for _, m := range sm.Metrics().All() {
+			if m.Name() != workMetric {
+				continue
+			}
+			for _, p := range points(m).All() {
+				a := both{p.Attributes(), res}
+				s := stepOf(a, p.Timestamp().AsTime())
+				works = append(works, told{s.Job, s.Target, job.Work{
+					Workload: a.text("pitcrew.workload"), GPU: a.text("hw.model"), Driver: a.text("hw.driver_version"), Framework: a.text("pitcrew.framework"),
+				}})
+			}
+		}
+	}
+	return works
+}
+
+// classFile keeps what was learnt of workloads across restarts.
+type classFile struct {
+	path  string
+	log   *zap.Logger
+	saved int64 // steps that were known when it was written
+}
+
+// load takes up what an earlier gateway left. Without it runs are compared with none until their class is known anew.
+func (f *classFile) load(s *class.Store) {
+	if f.path == "" {
+		return
+	}
+	err := durable.Read(f.path, func(b []byte) error {
+		err := s.Restore(b)
+		if err != nil {
+			f.log.Warn("what was learnt of workloads is refused; an older one is tried", zap.String("path", f.path), zap.Error(err))
+		}
+		return err
+	})
+	n := s.Counts()
+	switch {
+	case err == nil:
+		f.log.Info("workloads of before are known", zap.String("path", f.path), zap.Int64("classes", n.Classes), zap.Int64("runs", n.Runs))
+	case errors.Is(err, fs.ErrNotExist):
+		f.log.Info("no workloads of before are known", zap.String("path", f.path))
+	default:
+		f.log.Warn("what was learnt of workloads could not be read; learning anew", zap.Error(err))
+	}
+}
+
+// keepClasses saves what was learnt now and then.
+func (j *jobs) keepClasses(ctx context.Context) {
+	t := time.NewTicker(saveEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			j.saveClasses()
+			return
+		case <-t.C:
+			j.saveClasses()
+		}
+	}
+}
+
+// saveClasses saves what was learnt, if anything was since the last time.
+func (j *jobs) saveClasses() {
+	j.mu.Lock()
+	n := j.store.Counts().Observed
+	if n == j.file.saved {
+		j.mu.Unlock()
+		return
+	}
+	b := j.store.Snapshot()
+	j.mu.Unlock()
+	err := os.MkdirAll(filepath.Dir(j.file.path), 0o700)
+	if err == nil {
+		err = durable.Write(j.file.path, b)
+	}
+	if err != nil {
+		j.log.Warn("what was learnt of workloads could not be saved; a new gateway would learn anew", zap.String("path", j.file.path), zap.Error(err))
+		return
+	}
+	j.file.saved = n
+}
