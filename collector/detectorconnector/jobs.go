@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,12 +26,13 @@ import (
 
 // Jobs bounds the comparison of ranks. The connector's node is the gateway's own name then.
 type Jobs struct {
-	MaxJobs     int           `mapstructure:"max_jobs"`     // attempts of jobs at once
-	MaxRanks    int           `mapstructure:"max_ranks"`    // of all of them; about 5 KB each
-	Absent      time.Duration `mapstructure:"absent"`       // silence, while its peers go on, after which a rank is absent; at least three rounds
-	Forget      time.Duration `mapstructure:"forget"`       // silence after which an attempt is over
-	ClassesFile string        `mapstructure:"classes_file"` // what earlier runs of workloads showed, across restarts; empty: none
-	Classes     Classes       `mapstructure:"classes"`
+	MaxJobs  int           `mapstructure:"max_jobs"`  // attempts of jobs at once
+	MaxRanks int           `mapstructure:"max_ranks"` // of all of them; about 5 KB each
+	Absent   time.Duration `mapstructure:"absent"`    // silence, while its peers go on, after which a rank is absent; at least three rounds
+	Forget   time.Duration `mapstructure:"forget"`    // silence after which an attempt is over
+
+	ClassesFile string  `mapstructure:"classes_file"` // what earlier runs of workloads showed, across restarts; empty: none
+	Classes     Classes `mapstructure:"classes"`
 }
 
 // Validate reports all faults of the block at once.
@@ -238,9 +240,25 @@ func stepOf(a both, at time.Time) job.Sample {
 		GPU: short(a, "hw.id"), Rank: t.Rank, LocalRank: t.LocalRank, WorldSize: t.WorldSize, Attempt: t.Attempt,
 	}
 	return job.Sample{
-		Job: a.text("pitcrew.job.uid"), Role: a.text("pitcrew.role"), Target: t, Step: -1, Time: at,
+		Job: a.text("pitcrew.job.uid"), Role: roleOf(a), Target: t, Step: -1, Time: at,
 		Duration: nan, Wait: nan, Compute: nan, Launch: nan, Rate: nan,
 	}
+}
+
+// roleAttributes tell the role of ranks whose sender has no name for it.
+var roleAttributes = []string{"pitcrew.pipeline.stage", "pitcrew.tensor.index", "pitcrew.worker.type"}
+
+func roleOf(a both) string {
+	if role := a.text("pitcrew.role"); role != "" {
+		return role
+	}
+	var parts []string
+	for _, name := range roleAttributes {
+		if v := a.text(name); v != "" {
+			parts = append(parts, strings.TrimPrefix(name, "pitcrew.")+"="+v)
+		}
+	}
+	return strings.Join(parts, "/")
 }
 
 // maxName bounds names that are kept and said again; Kubernetes has none that is longer.
