@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -102,10 +103,10 @@ func (r *rig) found(t *testing.T) (es []event.Event, signals []string) {
 						t.Errorf("EventName %q, event's type %q", rec.EventName(), e.Type)
 					}
 					s := e.Data.Cause.Signal()
-					if _, only := rec.Attributes().Get(AttrConditionOnly); only {
+					if _, only := rec.Attributes().Get(findings.AttrConditionOnly); only {
 						s = "~" + s
 					}
-					if active, _ := rec.Attributes().Get(AttrActive); !active.Bool() {
+					if active, _ := rec.Attributes().Get(findings.AttrActive); !active.Bool() {
 						s = "-" + s
 					}
 					es, signals = append(es, e), append(signals, s)

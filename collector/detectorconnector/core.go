@@ -14,18 +14,11 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.uber.org/zap"
 
+	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/collector/podresources"
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/rules"
-)
-
-// Attributes of the records that leave the connector, beside the event in their body.
-const (
-	AttrKey           = "pitcrew.condition.key"
-	AttrActive        = "pitcrew.condition.active"
-	AttrConditionOnly = "pitcrew.condition.only" // no event to publish: the condition alone
-	AttrBootID        = "host.boot.id"
 )
 
 const (
@@ -181,28 +174,12 @@ func (c *core) emit(ctx context.Context, next consumer.Logs, found []detector.Fi
 }
 
 func (c *core) records(ctx context.Context, found []detector.Finding) plog.Logs {
-	logs := plog.NewLogs()
-	rl := logs.ResourceLogs().AppendEmpty()
-	recs := rl.ScopeLogs().AppendEmpty().LogRecords()
 	for i := range found {
-		f := &found[i]
-		c.enrich(ctx, &f.Event)
-		raw, err := event.Encode(f.Event)
-		if err != nil {
-			c.log.Error("finding dropped", zap.String("key", f.Key), zap.Error(err))
-			continue
-		}
-		r := recs.AppendEmpty()
-		r.SetEventName(string(f.Event.Type))
-		r.SetTimestamp(pcommon.NewTimestampFromTime(f.Event.Time))
-		r.Body().SetEmptyBytes().FromRaw(raw)
-		a := r.Attributes()
-		a.PutStr(AttrKey, f.Key)
-		a.PutBool(AttrActive, f.Active)
-		a.PutStr(AttrBootID, f.BootID)
-		if f.ConditionOnly {
-			a.PutBool(AttrConditionOnly, true)
-		}
+		c.enrich(ctx, &found[i].Event)
+	}
+	logs, err := findings.Records(found)
+	if err != nil {
+		c.log.Error("findings dropped", zap.Error(err))
 	}
 	return logs
 }

@@ -17,15 +17,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/event"
-)
-
-// Attributes of the detector's records.
-const (
-	attrKey           = "pitcrew.condition.key"
-	attrActive        = "pitcrew.condition.active"
-	attrConditionOnly = "pitcrew.condition.only"
-	attrBootID        = "host.boot.id"
 )
 
 const sayMissingAfter = 2 * time.Second // that NATS is not there
@@ -126,7 +119,7 @@ func (x *natsExporter) consume(r plog.LogRecord) {
 		return
 	}
 	a := r.Attributes()
-	if only, ok := a.Get(attrConditionOnly); !ok || !only.Bool() {
+	if only, ok := a.Get(findings.AttrConditionOnly); !ok || !only.Bool() {
 		if err := x.publisher.Publish(e); err != nil {
 			x.log.Error("finding could not be spooled; it is kept in memory", zap.String("id", e.ID), zap.Error(err))
 			if err := x.memory.Publish(e); err != nil {
@@ -135,15 +128,15 @@ func (x *natsExporter) consume(r plog.LogRecord) {
 			}
 		}
 	}
-	key, ok := a.Get(attrKey)
+	key, ok := a.Get(findings.AttrKey)
 	if !ok {
 		return
 	}
 	c := bus.Condition{Node: e.Data.Target.Node, Key: key.AsString(), Since: e.Time, Event: &e}
-	if v, ok := a.Get(attrActive); ok {
+	if v, ok := a.Get(findings.AttrActive); ok {
 		c.Active = v.Bool()
 	}
-	if v, ok := a.Get(attrBootID); ok {
+	if v, ok := a.Get(findings.AttrBootID); ok {
 		c.BootID = v.AsString()
 	}
 	x.conditions.set(c)

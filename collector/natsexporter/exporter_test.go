@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -97,11 +98,11 @@ func record(t *testing.T, e event.Event, key string, active, only bool) plog.Log
 	r := ld.ResourceLogs().AppendEmpty().ScopeLogs().AppendEmpty().LogRecords().AppendEmpty()
 	r.SetEventName(string(e.Type))
 	r.Body().SetEmptyBytes().FromRaw(raw)
-	r.Attributes().PutStr(attrKey, key)
-	r.Attributes().PutBool(attrActive, active)
-	r.Attributes().PutStr(attrBootID, "boot-1")
+	r.Attributes().PutStr(findings.AttrKey, key)
+	r.Attributes().PutBool(findings.AttrActive, active)
+	r.Attributes().PutStr(findings.AttrBootID, "boot-1")
 	if only {
-		r.Attributes().PutBool(attrConditionOnly, true)
+		r.Attributes().PutBool(findings.AttrConditionOnly, true)
 	}
 	return ld
 }
