@@ -41,12 +41,15 @@ func Prepare(m Mode) error {
 	if err := name(); err != nil {
 		return err
 	}
-	if m == Gateway || m == Router {
+	if m == Router {
 		return nil
 	}
 	user, err := os.UserCacheDir()
 	if err != nil {
 		user = filepath.Join(os.TempDir(), fmt.Sprintf("pitcrew-%d", os.Getuid()))
+	}
+	if m == Gateway {
+		return classesFile(user)
 	}
 	for _, d := range []struct{ env, root, user string }{
 		{"PITCREW_RUN_DIR", "/run/pitcrew", filepath.Join(user, "pitcrew", "run")},
@@ -60,6 +63,20 @@ func Prepare(m Mode) error {
 		return nil
 	}
 	return clearSocket(socket())
+}
+
+// ClassesEnv names the file in which a gateway keeps what it learnt of workloads; set to nothing: none.
+const ClassesEnv = "PITCREW_CLASSES_FILE"
+
+// classesFile gives a gateway a file for its classes. One that may write nowhere keeps them in memory.
+func classesFile(user string) error {
+	if _, said := os.LookupEnv(ClassesEnv); said {
+		return nil
+	}
+	if folder("PITCREW_STATE_DIR", "/var/lib/pitcrew", filepath.Join(user, "pitcrew", "state")) != nil {
+		return nil
+	}
+	return os.Setenv(ClassesEnv, filepath.Join(os.Getenv("PITCREW_STATE_DIR"), "classes.snapshot"))
 }
 
 // folder makes the folder that the variable names; without one the system's, or the user's own where that may not be written.
