@@ -1,7 +1,9 @@
 package series
 
 import (
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -168,5 +170,32 @@ func TestAFarWorseFaultWithinAnEpisodeIsToldAgain(t *testing.T) {
 	}
 	if !first || again != 1 {
 		t.Errorf("opened at %v, want 6000 and once more at 6050", opened(vs))
+	}
+}
+
+// A snapshot whose checksum fits may still hold anything: what it says is then worthless, but in its range.
+func TestAForgedContextIsNoPanic(t *testing.T) {
+	_, e := run(t, Config{Profile: Facility}, week(400, func(_ int, v float64) float64 { return v }))
+	s := e.Snapshot()
+	rng := rand.New(rand.NewPCG(8, 8))
+	end := len(s) - 4
+	for _, f := range e.open {
+		end -= binary.Size(packFinding(f))
+	}
+	for range 300 {
+		b := append([]byte(nil), s...)
+		for i := end - int(unsafe.Sizeof(context{})); i < end; i++ {
+			b[i] = byte(rng.Uint32())
+		}
+		native(orderMark).PutUint32(b[len(b)-4:], crc32.Checksum(b[:len(b)-4], castagnoli))
+		next, _ := New(Config{Profile: Facility})
+		if err := next.Restore(b); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 200 {
+			if v := next.Observe(0, Sample{T: int64(500+i) * 300e9, V: rng.NormFloat64()}); !(v.Score >= 0 && v.Score <= 1) {
+				t.Fatalf("score %g", v.Score)
+			}
+		}
 	}
 }
