@@ -74,7 +74,7 @@ func TestCordonReadsTheNodeAgainAfterAConflict(t *testing.T) {
 	if err != nil || !got.Changed || !got.Foreign {
 		t.Fatalf("%+v, %v: the cordon made meanwhile is not known for someone else's", got, err)
 	}
-	if patches != 2 {
+	if patches != 2 && patches != 3 { // the node controller taints what somebody cordoned, which may be one conflict more
 		t.Errorf("%d patches", patches)
 	}
 	n := node(t, s, "a2")
