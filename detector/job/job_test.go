@@ -30,6 +30,7 @@ type gang struct {
 	role    func(rank int) string
 	pod     func(rank int) string
 	world   int
+	every   int64 // steps, of which one is measured; 0: each
 	work    float64
 }
 
@@ -69,11 +70,14 @@ func (g *gang) run(steps int) []detector.Finding {
 			if orElse(g.silent, r, false) {
 				continue
 			}
-			at := g.now.Add(time.Duration(r-3) * 40 * time.Millisecond) // the node's own clock
-			found = append(found, g.e.Add(g.now, Sample{
-				Job: g.job, Role: orElse(g.role, r, ""), Target: g.target(r), Step: g.step, Time: at,
-				Rate: g.work / duration, Duration: duration, Wait: duration - took[r], Compute: took[r], Launch: orElse(g.launch, r, 0.0005),
-			})...)
+			x := Sample{
+				Job: g.job, Role: orElse(g.role, r, ""), Target: g.target(r), Step: g.step, Time: g.now.Add(time.Duration(r-3) * 40 * time.Millisecond),
+				Rate: g.work / duration, Duration: duration, Wait: math.NaN(), Compute: math.NaN(), Launch: math.NaN(),
+			} // the time is by the node's own clock
+			if g.every == 0 || g.step%g.every == 0 {
+				x.Wait, x.Compute, x.Launch = duration-took[r], took[r], orElse(g.launch, r, 0.0005)
+			}
+			found = append(found, g.e.Add(g.now, x)...)
 		}
 		found = append(found, g.tick()...)
 	}
@@ -161,6 +165,21 @@ func TestASlowRankIsNamedWithItsPeersItsOnsetAndWhatItCosts(t *testing.T) {
 	}
 	if end.Type != event.Recovery || end.ID == e.ID || end.Data.Evidence.State != event.StateCleared {
 		t.Errorf("end %+v", end)
+	}
+}
+
+func TestStepsThatWereNotMeasuredCostAsMuchAsThoseThatWere(t *testing.T) {
+	lost := func(every int64) float64 {
+		g := newGang(t, engine(), 8)
+		g.every = every
+		g.want(g.run(200), "")
+		g.compute = slow(5, 1.5)
+		g.want(g.run(80), "straggler(5)")
+		g.compute = nil
+		return g.want(g.run(160), "-straggler(5)")[0].Event.Data.Evidence.LostGPUSeconds
+	}
+	if a, b := lost(1), lost(4); math.Abs(a/b-1) > 0.15 {
+		t.Errorf("%g GPU-seconds lost where each step is measured, %g where each fourth is", a, b)
 	}
 }
 

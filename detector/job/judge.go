@@ -188,7 +188,7 @@ func (r *role) charge(x *round) {
 	for _, m := range r.members {
 		for _, f := range m.open {
 			if f != nil && f.kind != absent {
-				f.lost += r.excess(x, m, f.signal) * float64(r.a.world)
+				f.lost += r.excess(x, m, f.signal) * x.span * float64(r.a.world)
 			}
 		}
 	}
@@ -226,7 +226,7 @@ func (r *role) lostSince(f *finding) (sum float64) {
 	n := 0
 	for _, x := range r.recent {
 		if x.step >= f.step {
-			sum += r.excess(x, f.member, f.signal) * float64(r.a.world)
+			sum += r.excess(x, f.member, f.signal) * x.span * float64(r.a.world)
 			n++
 		}
 	}

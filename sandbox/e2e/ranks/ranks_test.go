@@ -13,9 +13,8 @@ import (
 // One job lives through all of it, in this order, so that the job's own doings and the ends of earlier faults are part of each test.
 func TestTheRankThatFellBehindIsNamedAndNobodyForWhatAJobDoesByItself(t *testing.T) {
 	r := newRig(t)
-	began := time.Now()
 	r.step(1, 2*time.Minute)
-	began = time.Now()
+	began := time.Now()
 	r.step(settled, 2*time.Minute)
 	if found := r.findings(began); len(found) > 0 {
 		t.Errorf("a warm-up, checkpoints, evaluations and a change of schedule made findings:%s", r.all(began))
@@ -75,5 +74,17 @@ func TestTheRankThatFellBehindIsNamedAndNobodyForWhatAJobDoesByItself(t *testing
 				t.Errorf("others are named too:%s", r.all(in.At))
 			}
 		})
+	}
+	r.T = t
+	all, err := r.Incidents().List(r.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		i := c.Value
+		t.Logf("incident %s %s: faults %d, joined %d, %s", i.ID, i.State, len(i.Faults), len(i.Joined), i.Outcome)
+		if len(i.Cordons) > 0 || i.Restarts > 0 {
+			t.Errorf("a slow rank was acted on: %+v", i)
+		}
 	}
 }
