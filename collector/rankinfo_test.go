@@ -37,14 +37,16 @@ func TestAnAgentTellsAGatewayWhatItsRanksRunAndOnWhat(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &listener{got: make(chan pmetric.Metrics, 64)}
-	server := grpc.NewServer()
-	pmetricotlp.RegisterGRPCServer(server, l)
+	receiver := grpc.NewServer()
+	pmetricotlp.RegisterGRPCServer(receiver, l)
 	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(at) }()
-	defer func() { server.Stop(); <-done }()
+	go func() { defer close(done); _ = receiver.Serve(at) }()
+	defer func() { receiver.Stop(); <-done }()
 
+	s := server(t) // the agent has something to say of a ring without a process, and would try for seconds
+	defer s.Stop()
 	dir := t.TempDir()
-	surround(t, dir, "nats://127.0.0.1:1")
+	surround(t, dir, s.URL())
 	t.Setenv(GatewayEnv, at.Addr().String())
 	ring, err := os.ReadFile("../hook/testdata/ring-v1.bin")
 	if err != nil {
