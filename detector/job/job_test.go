@@ -72,10 +72,10 @@ func (g *gang) run(steps int) []detector.Finding {
 			}
 			x := Sample{
 				Job: g.job, Role: orElse(g.role, r, ""), Target: g.target(r), Step: g.step, Time: g.now.Add(time.Duration(r-3) * 40 * time.Millisecond),
-				Rate: g.work / duration, Duration: duration, Wait: math.NaN(), Compute: math.NaN(), Launch: math.NaN(),
+				Rate: g.work / duration, Duration: duration, Wait: math.NaN(), Compute: math.NaN(), Launch: orElse(g.launch, r, 0.0005),
 			} // the time is by the node's own clock
 			if g.every == 0 || g.step%g.every == 0 {
-				x.Wait, x.Compute, x.Launch = duration-took[r], took[r], orElse(g.launch, r, 0.0005)
+				x.Wait, x.Compute = duration-took[r], took[r]
 			}
 			found = append(found, g.e.Add(g.now, x)...)
 		}

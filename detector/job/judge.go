@@ -40,6 +40,7 @@ type finding struct {
 	step    int64 // of the onset
 	opened  time.Time
 	lost    float64 // GPU-seconds
+	charged int64   // the step up to which
 	said    bool
 	event   event.Event
 }
@@ -187,19 +188,25 @@ func (r *role) end(now time.Time, why string) {
 func (r *role) charge(x *round) {
 	for _, m := range r.members {
 		for _, f := range m.open {
-			if f != nil && f.kind != absent {
-				f.lost += r.excess(x, m, f.signal) * x.span * float64(r.a.world)
+			if f == nil || f.kind == absent || !f.said {
+				continue // before it is said, lostSince counts
+			}
+			if d := r.excess(x, m, f.signal); !math.IsNaN(d) {
+				steps := min(max(x.step-f.charged, 0), mostSpan) // a device is asked about some steps only
+				f.lost += d * float64(steps) * float64(r.a.world)
+				f.charged = x.step
 			}
 		}
 	}
 }
 
-// excess is how much longer a rank took in a round than the middle of its peers, in seconds, 0 when it did not.
+// mostSpan is how many steps one that was measured stands for at most.
+const mostSpan = 64
+
+// excess is how much longer a rank took in a round than the middle of its peers, in seconds, 0 when it did not. Not a number: it was
+// not measured.
 func (r *role) excess(x *round, m *member, s Signal) float64 {
-	if d := x.values[s][m.slot] - r.others(x, m, s); d > 0 {
-		return d
-	}
-	return 0
+	return math.Max(0, x.values[s][m.slot]-r.others(x, m, s))
 }
 
 // others is the middle of a rank's peers in a round, not a number where there are none.
@@ -218,28 +225,23 @@ func (r *role) others(x *round, m *member, s Signal) float64 {
 	return (r.sorted[(n-1)/2] + r.sorted[n/2]) / 2
 }
 
-// lostSince is what the rounds from the onset on have cost, as far as they are kept; what lies before is taken to be as the oldest kept.
-func (r *role) lostSince(f *finding) (sum float64) {
+// lostSince is what the steps from the onset on have cost: the mean of those that were measured and are kept, times all of them.
+func (r *role) lostSince(f *finding) float64 {
 	if f.member == nil || f.kind == absent {
 		return 0
 	}
-	n := 0
+	sum, n := 0.0, 0.0
 	for _, x := range r.recent {
-		if x.step >= f.step {
-			sum += r.excess(x, f.member, f.signal) * x.span * float64(r.a.world)
+		if d := r.excess(x, f.member, f.signal); x.step >= f.step && !math.IsNaN(d) {
+			sum += d
 			n++
 		}
 	}
-	since := 0
-	for _, o := range r.onsets {
-		if o.step >= f.step {
-			since++
-		}
+	f.charged = r.closed
+	if n == 0 {
+		return 0
 	}
-	if n > 0 && since > n {
-		sum *= float64(since) / float64(n)
-	}
-	return sum
+	return sum / n * float64(r.closed-f.step+1) * float64(r.a.world)
 }
 
 // stepAt is the step of the round at a time: of the first that is not before it.

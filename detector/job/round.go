@@ -18,7 +18,6 @@ const (
 	keptRounds  = 16  // closed ones whose values are kept to be shown
 	keptOnsets  = 512 // closed ones whose step and time are kept
 	strideRate  = 0.1
-	mostSpan    = 64   // steps that one round may stand for
 	workChanges = 0.05 // logarithm of the work of a step, that is another schedule
 	absentShare = 0.4  // of a role; if more are silent it is not they who are gone
 )
@@ -26,7 +25,6 @@ const (
 // round is one step of a role.
 type round struct {
 	step      int64
-	span      float64   // steps that it stands for: where a device is asked now and then, more than one
 	at, first time.Time // of the first rank's end of the step; of its arrival
 	have      int
 	present   []bool
@@ -173,10 +171,6 @@ func (r *role) close(now time.Time, x *round) {
 		} else {
 			r.interval += 0.1 * (d - r.interval)
 		}
-	}
-	x.span = 1
-	if r.closed >= 0 {
-		x.span = float64(min(max(x.step-r.closed, 1), mostSpan))
 	}
 	r.closed, r.closedAt = x.step, now
 	for i, m := range r.members {
