@@ -6,5 +6,8 @@
 // job of which nothing is heard is forgotten and what was open about it ends. Jobs, ranks and rounds are bounded, and what a bound
 // costs is counted. The package never reads a clock: who calls gives the time. An Engine is used by one goroutine at a time.
 //
-// Who is slow is decided by package peers. What it costs and what is said of it is decided here.
+// With a store of classes it also compares a job with earlier runs of its workload, step by step, and workloads by driver and
+// framework. What a job shows while something is wrong with it is not taught; a job that does not say what it runs takes no part.
+//
+// Who is slow is decided by package peers, and a job against its class by package series. What it costs and what is said of it is decided here.
 package job
