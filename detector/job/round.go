@@ -53,8 +53,6 @@ type role struct {
 	rounds   int
 	interval float64 // seconds between rounds
 	slowdown *finding
-	siblings uint32     // changes of siblings' schedule up to the last round
-	holds    int64      // until that step the level is not judged, since siblings changed theirs
 	fresh    []*finding // opened, and not said yet
 	sorted   []float64
 	before   []float64
