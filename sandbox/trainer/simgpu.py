@@ -49,8 +49,8 @@ class SimulatedGPU:
         return min(factor, pace.get("limit", factor))
 
     def launch(self):
-        """Wait as work waits that was issued and has not begun. Gives the nanoseconds by the device's simulated clock, which
-        knows nothing of what else this machine's processors do."""
+        """Wait as work waits that was issued and has not begun. Gives the nanoseconds by the device's simulated clock,
+        which knows nothing of what else this machine's processors do."""
         pace = self._pace()
         wait = pace.get("launch_s", 0.0) if time.time() < pace.get("until", 0.0) else 0.0
         if wait:
