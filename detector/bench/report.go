@@ -59,17 +59,18 @@ type AskedFigures struct {
 
 // Report is what `make bench-detector` writes.
 type Report struct {
-	Seed       uint64         `json:"seed"`
-	StateBytes int            `json:"core_state_bytes_per_series"`
-	NanosEach  float64        `json:"processor_ns_per_sample_in_replay"` // engine alone, one series at a time, hot
-	Injections int            `json:"injections"`
-	Modes      []ModeFigures  `json:"training_steps"`
-	Folds      []FoldFigures  `json:"training_steps_by_half_of_the_records"`
-	Asked      []AskedFigures `json:"asked_against_seen"`
-	Peers      *PeerFigures   `json:"peers"`
-	Classes    *ClassFigures  `json:"classes"`
-	ColdStart  *ColdFigures   `json:"cold_start"`
-	NAB        *NABFigures    `json:"numenta_half"`
+	Seed       uint64          `json:"seed"`
+	StateBytes int             `json:"core_state_bytes_per_series"`
+	NanosEach  float64         `json:"processor_ns_per_sample_in_replay"` // engine alone, one series at a time, hot
+	Injections int             `json:"injections"`
+	Modes      []ModeFigures   `json:"training_steps"`
+	Folds      []FoldFigures   `json:"training_steps_by_half_of_the_records"`
+	Asked      []AskedFigures  `json:"asked_against_seen"`
+	Peers      *PeerFigures    `json:"peers"`
+	Classes    *ClassFigures   `json:"classes"`
+	ColdStart  *ColdFigures    `json:"cold_start"`
+	Gateway    *GatewayFigures `json:"runs_in_order_through_a_gateway"`
+	NAB        *NABFigures     `json:"numenta_half"`
 }
 
 // Quality measures the engine of single series on the training runs below dir.
@@ -105,6 +106,9 @@ func Quality(dir string) (*Report, error) {
 		return nil, err
 	}
 	if r.ColdStart, err = ColdStart(runs); err != nil {
+		return nil, err
+	}
+	if r.Gateway, err = Gateway(runs); err != nil {
 		return nil, err
 	}
 	if r.NAB, err = NABQuality(dir); err != nil {
