@@ -88,6 +88,7 @@ func TestARanksInfoSaysWhatItsGPUIs(t *testing.T) {
 	learn(gpu("GPU-1", "H100", "570.1"))
 	want("GPU-1", "H100|570.1")
 	want("", "H100|570.1") // all are the same
+	want("MIG-b", "|")     // and an instance is not all of one
 	learn(gpu("GPU-2", "H200", "570.1"))
 	want("GPU-2", "H200|570.1")
 	want("GPU-9", "|")                 // they are not
@@ -95,12 +96,12 @@ func TestARanksInfoSaysWhatItsGPUIs(t *testing.T) {
 	want("GPU-1", "H100|580")
 	learn(one(dcgm, migMetric, map[string]any{"hw.id": "GPU-1/1", "hw.parent": "GPU-1", "pitcrew.mig.uuid": "MIG-a", "pitcrew.mig.profile": "1g.10gb"}))
 	want("MIG-a", "H100 1g.10gb|580")
-	want("MIG-b", "|")
 }
 
 func TestNothingButTheRanksOwnWordsPasses(t *testing.T) {
 	p, sink := start(t)
 	md := one(torchreceiver.ScopeName, "pitcrew.train.step", nil)
+	one("somebody", "pitcrew.train.step", nil).ResourceMetrics().At(0).ScopeMetrics().MoveAndAppendTo(md.ResourceMetrics().At(0).ScopeMetrics())
 	one("somebody", "pitcrew.train.step", nil).ResourceMetrics().MoveAndAppendTo(md.ResourceMetrics())
 	one(dcgm, "pitcrew.gpu.utilization", nil).ResourceMetrics().MoveAndAppendTo(md.ResourceMetrics())
 	if err := p.ConsumeMetrics(t.Context(), md); err != nil {
