@@ -176,7 +176,7 @@ func TestNoNumbersLateAndRepeatedSamplesMoveNothing(t *testing.T) {
 		rough.put("pitcrew.train.step.duration", l, rough.now, math.NaN())
 		rough.put("pitcrew.train.step.duration", l, rough.now, math.Inf(1))
 		rough.put("pitcrew.train.step.duration", l, rough.now.Add(-20*time.Second), 90)
-		if en := rough.e.ents[entityKey{Rank, "u-1", 0}]; en.stepAt > 0 { // the same sample once more
+		if en := rough.e.ents.of(entityKey{Rank, "u-1", 0}); en.stepAt > 0 { // the same sample once more
 			rough.put("pitcrew.train.step.duration", l, rough.e.at(en.stepAt), 90)
 		}
 	}
@@ -310,7 +310,7 @@ func TestTenThousandRanksAreBoundedAndCounted(t *testing.T) {
 	if c = e.Counts(); c.Series > 512 || c.Evicted == 0 {
 		t.Errorf("when they are silent: %+v", c)
 	}
-	if e.ents[entityKey{Rank, "u-50050", 50}] == nil {
+	if e.ents.of(entityKey{Rank, "u-50050", 50}) == nil {
 		t.Error("a new rank has no room though old ones are silent")
 	}
 }

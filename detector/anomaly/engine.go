@@ -68,7 +68,7 @@ type Engine struct {
 
 	engines [profiles]*series.Engine
 	freed   [profiles][]series.ID
-	ents    map[entityKey]*entity
+	ents    population
 	gpuRank map[string]*entity // GPU → the rank that runs on it
 	tracks  []*track           // by slot; nil: free
 	free    []uint32
@@ -103,7 +103,11 @@ const (
 // New makes an engine.
 func New(o Options) (*Engine, error) {
 	o.fill()
-	e := &Engine{o: o, ents: map[entityKey]*entity{}, gpuRank: map[string]*entity{}, infoTokens: infoBurst}
+	ents, err := newPopulation(o.MaxSeries)
+	if err != nil {
+		return nil, fmt.Errorf("anomalies: %w", err)
+	}
+	e := &Engine{o: o, ents: ents, gpuRank: map[string]*entity{}, infoTokens: infoBurst}
 	return e, e.fresh()
 }
 
@@ -226,7 +230,7 @@ func (e *Engine) clock() {
 		case d > int64(stepAhead):
 			e.counts.ClockSteps++
 			e.quiet = at + int64(settle)
-			for _, en := range e.ents { // nobody was silent for that long
+			for en := range e.ents.all { // nobody was silent for that long
 				en.seen += d
 			}
 		}
@@ -343,10 +347,10 @@ func (e *Engine) Counts() Counts {
 			c.UnknownSeries++
 		}
 	}
-	for k := range e.ents {
-		c.Judgeable += signalsOf[k.about]
+	for en := range e.ents.all {
+		c.Judgeable += signalsOf[en.key.about]
 	}
-	c.Entities, c.Open = int64(len(e.ents)), int64(len(e.reports))
+	c.Entities, c.Open = int64(e.ents.len()), int64(len(e.reports))
 	c.Bytes = c.Series*int64(unsafe.Sizeof(track{})) + c.Entities*int64(unsafe.Sizeof(entity{}))
 	for _, se := range e.engines[training:] {
 		c.Bytes += int64(se.Len()) * int64(series.StateSize)

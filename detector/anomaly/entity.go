@@ -88,7 +88,7 @@ const (
 
 // entity gives the entity of a point; nil: there is no room, or the point is of a superseded attempt.
 func (e *Engine) entity(k entityKey, l *Labels) *entity {
-	en := e.ents[k]
+	en := e.ents.of(k)
 	if en == nil {
 		if en = e.admit(k); en == nil {
 			e.turned = true
@@ -153,7 +153,7 @@ func (e *Engine) link(en *entity) {
 			return
 		}
 		e.gpuRank[en.target.GPU] = en
-		if g := e.ents[entityKey{GPU, en.target.GPU, 0}]; g != nil {
+		if g := e.ents.of(entityKey{GPU, en.target.GPU, 0}); g != nil {
 			g.rank, en.gpu = en, g
 		}
 		return
@@ -166,7 +166,7 @@ func (e *Engine) link(en *entity) {
 // admit makes room for an entity. At the bound the one seen least recently goes; while all are alive the newcomer is refused, so
 // that what is judged stays judged.
 func (e *Engine) admit(k entityKey) *entity {
-	if len(e.tracks)-len(e.free) >= e.o.MaxSeries || len(e.ents) >= e.o.MaxSeries {
+	if len(e.tracks)-len(e.free) >= e.o.MaxSeries || e.ents.len() >= e.o.MaxSeries {
 		if !e.evict() {
 			return nil
 		}
@@ -174,7 +174,9 @@ func (e *Engine) admit(k entityKey) *entity {
 	en := &entity{
 		key: k, seen: e.now, attempt: -1, section: -1, step: -1, stepAge: math.NaN(), ckpt: -1, busy: math.NaN(), quiet: e.now + int64(settle),
 	}
-	e.ents[k] = en
+	if !e.ents.add(en) {
+		return nil
+	}
 	return en
 }
 
@@ -183,7 +185,7 @@ func (e *Engine) evict() bool {
 		return false
 	}
 	var oldest *entity
-	for _, en := range e.ents {
+	for en := range e.ents.all {
 		if en.heard {
 			continue
 		}
@@ -234,7 +236,7 @@ func (e *Engine) remove(en *entity) {
 	if e.gpuRank[en.target.GPU] == en {
 		delete(e.gpuRank, en.target.GPU)
 	}
-	delete(e.ents, en.key)
+	e.ents.remove(en)
 	e.touched = slices.DeleteFunc(e.touched, func(x *entity) bool { return x == en })
 }
 
@@ -254,10 +256,7 @@ func (e *Engine) sweep() {
 }
 
 func (e *Engine) sorted() []*entity {
-	all := make([]*entity, 0, len(e.ents))
-	for _, en := range e.ents {
-		all = append(all, en)
-	}
+	all := slices.AppendSeq(make([]*entity, 0, e.ents.len()), e.ents.all)
 	slices.SortFunc(all, func(a, b *entity) int {
 		switch {
 		case a.key == b.key:

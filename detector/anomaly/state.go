@@ -198,14 +198,16 @@ var rowStepTime, rowCompute = rowOf["step-time"], rowOf["compute"]
 
 func (e *Engine) restoreEntity(s *savedEntity, whole, sameBoot bool, used map[[2]uint32]bool) error {
 	k := entityKey{s.About, s.ID, s.Rank}
-	if s.About > Rank || s.ID == "" || e.ents[k] != nil || len(e.ents) >= e.o.MaxSeries {
-		return fmt.Errorf("entity %q is malformed or beyond the bound", s.ID)
+	if s.About > Rank || s.ID == "" || e.ents.of(k) != nil {
+		return fmt.Errorf("entity %q is malformed or held twice", s.ID)
 	}
 	en := &entity{
 		key: k, target: s.Target, seen: s.Seen, attempt: s.Attempt, section: -1, step: float64(s.Step), stepAge: math.NaN(), ckpt: float64(s.Ckpt),
 		warm: s.Warm, pace: float64(s.Pace), work: s.Work, workAt: float64(s.WorkAt), busy: math.NaN(), quiet: e.now + int64(settle),
 	}
-	e.ents[k] = en
+	if !e.ents.add(en) {
+		return fmt.Errorf("entity %q is beyond the bound", s.ID)
+	}
 	for _, st := range s.Series {
 		r, ok := rowOf[st.Signal]
 		if !ok || Catalogue[r].About != s.About { // a signal of another build's catalogue
@@ -271,7 +273,7 @@ func (r *report) take(s savedReport) {
 }
 
 func (e *Engine) restoreStories(s *savedEntity) {
-	en := e.ents[entityKey{s.About, s.ID, s.Rank}]
+	en := e.ents.of(entityKey{s.About, s.ID, s.Rank})
 	for _, st := range s.Stories {
 		for i := range patterns {
 			p := &patterns[i]

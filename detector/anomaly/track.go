@@ -50,7 +50,7 @@ func (e *Engine) slot(en *entity, r row) (uint32, bool) {
 		return s - 1, true
 	}
 	if len(e.tracks)-len(e.free) >= e.o.MaxSeries {
-		if !e.evict() || e.ents[en.key] != en {
+		if !e.evict() || e.ents.of(en.key) != en {
 			return 0, false
 		}
 	}
