@@ -326,3 +326,30 @@ func TestRunsAndSeriesOfManyJobsAreBounded(t *testing.T) {
 		t.Errorf("counts %+v, %d series", c, f.e.classes.judge.Len())
 	}
 }
+
+func BenchmarkStepOf64RanksOfAClass(b *testing.B) {
+	store, err := class.New(class.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	t := &testing.T{}
+	f := &fleet{t: t, store: store, now: t0, e: New(Options{Cluster: "c", Gateway: "gw-0", Classes: store})}
+	var g *gang
+	for _, name := range []string{"sibling", "run"} {
+		g = newGang(t, f.e, 64)
+		g.job, g.pod = name, func(r int) string { return "pod-" + string(rune('0'+r)) }
+		g.run(1)
+		f.tell(g, gpt)
+		g.run(map[string]int{"sibling": 2500, "run": 50}[name])
+	}
+	if c := f.e.Counts(); c.Classed != 2 || !f.e.recent.Front().Value.(*attempt).class.judged {
+		b.Fatalf("%+v", c)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		g.run(1)
+		if g.step%5 == 0 {
+			f.tell(g, gpt)
+		}
+	}
+}
