@@ -1,9 +1,6 @@
 package series
 
-import (
-	"math"
-	"slices"
-)
+import "math"
 
 // training judges a sample by the training profile. What most samples need is here and cheap; changes, openings and endings are
 // in functions of their own.
@@ -146,14 +143,6 @@ func (e *Engine) changes(id ID, s *state, x Sample, work uint16, dt float64) {
 	e.relimit(s)
 }
 
-// forget starts the baselines anew and keeps the scales: other work has another level and much the same noise.
-func (s *state) forget() {
-	s.n = [phases]uint16{}
-	s.fast, s.slow, s.since, s.good = 0, 0, 0, 0
-	s.equal, s.leaning, s.recent = 0, 0, 0
-	s.set(flagAccept, false)
-}
-
 func (e *Engine) warm(s *state) int {
 	if s.what != 0 { // nothing is learnt while a finding is open
 		return ringSize
@@ -187,80 +176,6 @@ func (s *state) guardFor() uint16 {
 	return guardSamples
 }
 
-// begin takes a value into a baseline that is not known yet. Phases other than the steps are too rare for the ring, which is theirs.
-func (s *state) begin(k uint8, y float64) {
-	s.n[k]++
-	if k != 0 {
-		d := y - float64(s.loc[k])
-		if s.n[k] > 1 {
-			s.scale[k] += float32((math.Abs(d) - float64(s.scale[k])) / float64(s.n[k]))
-		}
-		s.loc[k] += float32(d / float64(s.n[k]))
-		return
-	}
-	s.keep(y)
-	if s.n[k]%ringSize == 0 {
-		s.start(k)
-		s.carried(k)
-	}
-}
-
-// keep puts a value into the ring; an even number of them holds as many odd as even steps.
-func (s *state) keep(y float64) {
-	s.ring[s.at&(ringSize-1)] = float32(y)
-	s.at++
-}
-
-// side is how far the sample at hand lies above the baseline for being an odd or an even step.
-func (s *state) side() float64 {
-	if s.phase != 0 {
-		return 0
-	}
-	return float64(s.par) * s.sign()
-}
-
-// sign is 1 at odd steps and -1 at even ones, without a branch to mispredict.
-func (s *state) sign() float64 { return signs[s.flags/flagOdd&1] }
-
-var signs = [2]float64{-1, 1}
-
-// start sets a baseline from the ring: its median, and as scale the median distance.
-func (s *state) start(k uint8) {
-	r := s.ring
-	s.par = 0
-	slices.Sort(r[:])
-	s.loc[k] = (r[ringSize/2-1] + r[ringSize/2]) / 2
-	old := s.scale[k]
-	for i, x := range r {
-		r[i] = abs32(x - s.loc[k])
-	}
-	slices.Sort(r[:])
-	s.scale[k] = r[ringSize/2] * 1.4826
-	if old > 0 {
-		s.scale[k] = min(max(s.scale[k], old/2), 2*old)
-	}
-}
-
-// units gives the scale relative to the level and the unit of residuals in the space of the kind.
-func (s *state) units(k uint8, v float64) (scale, unit float64) {
-	sc := float64(s.scale[k])
-	if s.is(flagRatio) {
-		sc = max(sc, scaleFloor)
-		if q := 0.3 * float64(s.quantum); q > sc*v && v > 0 {
-			sc = max(sc, min(0.1, q/v))
-		}
-		return sc, 1
-	}
-	l := math.Abs(float64(s.loc[k]))
-	unit = max(max(10*sc, l), math.SmallestNonzeroFloat32)
-	return max(sc/unit, max(scaleFloor, min(0.1, 0.3*float64(s.quantum)/unit))), unit
-}
-
-func (s *state) unitOf(k uint8) float64 {
-	_, u := s.units(k, 0)
-	return u
-}
-
 // lean counts samples in a row that lie beyond leanEach on one side.
 func (s *state) lean(r float64) {
 	switch {
@@ -272,151 +187,6 @@ func (s *state) lean(r float64) {
 		s.leaning = 0
 	}
 }
-
-// lately is how far the middle of the last n values lies off the baseline.
-func (s *state) lately(n int, k uint8) float64 {
-	var last [ringSize]float32
-	for i := range n {
-		last[i] = s.ring[(int(s.at)-1-i)&(ringSize-1)]
-	}
-	slices.Sort(last[:n])
-	return float64((last[(n-1)/2]+last[n/2])/2-s.loc[k]) / s.unitOf(k)
-}
-
-// displaced is how far the last values lie off the baseline: the middle of those in a row on one side, or of the ring.
-func (s *state) displaced(k uint8) float32 {
-	n := int(max(s.leaning, -s.leaning))
-	if n < carryRow || n > ringSize {
-		n = ringSize
-	}
-	d := s.lately(n, k)
-	if s.what == 0 && math.Abs(d) < max(carryLeast, carryScales*float64(s.scale[k])/s.unitOf(k)) {
-		return 0
-	}
-	return float32(clamp(d, carryMost))
-}
-
-// carried takes a fault that was there before a told change out of the new baseline: it lasts, as far as anyone knows. Where the
-// level before the change is the level after it, there was no fault: the change was told some steps late.
-func (s *state) carried(k uint8) {
-	if s.recent != 0 && math.Abs(float64(s.loc[k]-s.old)/s.unitOf(k)-float64(s.recent)) > sameLevel {
-		s.loc[k] -= float32(float64(s.recent) * s.unitOf(k))
-	}
-}
-
-// moved says whether a baseline was learnt too early after a told change: at the old level, which the series then left.
-func (s *state) moved(k uint8) bool {
-	return s.is(flagTold) && s.what == 0 && s.old != 0 && s.n[k] >= ringSize && s.n[k] < lateSamples &&
-		(s.leaning >= leanRow || s.leaning <= -leanRow) && math.Abs(float64(s.loc[k]-s.old)/s.unitOf(k)) < sameLevel
-}
-
-// gather takes a residual into the evidence and the tail models.
-func (e *Engine) gather(s *state, r, dt float64) {
-	every := float64(s.every) // not dt: one long step is one piece of evidence
-	a := clampTo(every*(1/fastSeconds), 1.0/256, 1.0/fastLeast)
-	b := clampTo(every*(1/slowSeconds), 1.0/1024, 1.0/slowLeast)
-	s.fast += float32(a * (r - float64(s.fast)))
-	s.slow += float32(b * (r - float64(s.slow)))
-	if s.what != 0 {
-		return
-	}
-	fast, slow := abs32(s.fast), abs32(s.slow)
-	if fast <= onsetLeast || fast <= s.fastTail.q {
-		s.lead = 0
-	} else {
-		s.lead += float32(dt)
-	}
-	s.fastTail.peak = max(s.fastTail.peak, fast)
-	s.slowTail.peak = max(s.slowTail.peak, slow)
-	s.block++
-	if s.block >= blockLeast && float64(s.block)*every >= blockSeconds || s.block == math.MaxUint16 {
-		e.closeBlock(s)
-	}
-}
-
-// closeBlock lets the tail models learn from a block, and sets the thresholds anew.
-func (e *Engine) closeBlock(s *state) {
-	p := e.blockShare(s)
-	most := float32(excessClip)
-	if abs32(s.fast-s.slow) > leanLeast {
-		most = 1
-	}
-	n := s.blocks + 1
-	a, b := s.fastTail.close(n, p, most), s.slowTail.close(n, p, most)
-	if (a || b) && n < math.MaxUint16 {
-		s.blocks = n
-	}
-	s.block = 0
-	e.relimit(s)
-}
-
-// blockShare is the asked share of blocks with an onset.
-func (e *Engine) blockShare(s *state) float32 {
-	return e.rate * max(blockLeast*s.every, blockSeconds)
-}
-
-// relimit sets the thresholds of both evidences: the floor or, above it, the series' own.
-func (e *Engine) relimit(s *state) {
-	every := float64(s.every)
-	ff, fs := floorFast, floorSlow
-	if s.is(flagSibling) {
-		fs = floorSibling
-	}
-	if s.is(flagRatio) { // the mean of independent residuals of that scale stays below it but for one in millions
-		noise := noiseScales * float64(s.scale[s.phase])
-		if e.uncalibrated {
-			ff, fs = 0, 0
-		}
-		ff = max(ff, noise*math.Sqrt(clampTo(every/fastSeconds, 1.0/256, 1.0/fastLeast)/2))
-		fs = max(fs, noise*math.Sqrt(clampTo(every/slowSeconds, 1.0/1024, 1.0/slowLeast)/2))
-	}
-	far := 0.0
-	if p := e.blockShare(s); p > 0 {
-		far = max(0, ln(float64(tailShare/p)))
-	}
-	if e.uncalibrated {
-		s.fastTail.per, s.slowTail.per = float32(1/max(ff, limitLeast)), float32(1/max(fs, limitLeast))
-		return
-	}
-	s.fastTail.limit(s.blocks, float32(far), float32(ff*e.share))
-	s.slowTail.limit(s.blocks, float32(far), float32(fs*e.share))
-}
-
-// learn moves the baseline. While the short evidence has left the long one it learns slowly: a fault must not become normal
-// before it is found. A lean that lasts is a trend, and is followed.
-func (s *state) learn(k uint8, r, scale, unit, dt float64) {
-	n := float64(s.n[k])
-	a := dt * (1 / baseSeconds)
-	if s.is(flagSibling) {
-		a = dt * (1 / baseSibling)
-	}
-	a = clampTo(a, 1.0/8192, 1.0/baseLeast)
-	if a*(n+1) < 1 {
-		a = 1 / (n + 1)
-	}
-	if s.n[k] < math.MaxUint16 {
-		s.n[k]++
-	}
-	if abs32(s.fast-s.slow) > leanLeast && n > warmSamples || n < 100 && (s.leaning >= carryRow || s.leaning <= -carryRow) {
-		a /= 8
-	}
-	c := clamp(r, huber*scale)
-	s.loc[k] += float32(a * c * unit)
-	if k == 0 {
-		s.par += float32(a * c * s.sign())
-	}
-	m := math.Abs(r - float64(s.fast)) // about the short mean: a lagging baseline is not noise
-	if most := huber * scale; m > most {
-		m = most
-	}
-	if a < 0.01 {
-		a = 0.01
-	}
-	s.scale[k] += float32(a * (meanToScale*m*unit - float64(s.scale[k])))
-}
-
-// meanToScale of the mean distance from the middle gives the standard deviation of normal noise.
-const meanToScale = 1.2533
 
 func clamp(x, c float64) float64 {
 	if x > c {
