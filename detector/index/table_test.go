@@ -77,7 +77,7 @@ func TestATableSaysWhatAMapSays(t *testing.T) {
 		if seed%4 == 0 { // every key has the same home: long rows to move back
 			w.t.hash.secret = 0
 		}
-		for i := range 20000 {
+		for i := range 6000 {
 			if err := w.do(byte(rng.IntN(4)), some(rng, max(1, most/4))); err != nil {
 				t.Fatalf("seed %d, step %d: %v", seed, i, err)
 			}
@@ -117,7 +117,7 @@ func TestNumbersDoNotDependOnTheSeed(t *testing.T) {
 		t.Fatal("two tables have one seed")
 	}
 	rng := rand.New(rand.NewPCG(7, 1))
-	for range 20000 {
+	for range 6000 {
 		op, k := byte(rng.IntN(4)), some(rng, 60)
 		if err := a.do(op, k); err != nil {
 			t.Fatal(err)
@@ -138,7 +138,7 @@ func TestAFullTableRefusesAndStaysAtItsSize(t *testing.T) {
 		}
 	}
 	w := newTwin(t, 1000)
-	for i := range 100000 { // the oldest leave, as at the bound of an engine
+	for i := range 20000 { // the oldest leave, as at the bound of an engine
 		if i >= 1000 {
 			if err := w.do(1, Key{N: int64(i)}); err != nil {
 				t.Fatal(err)
