@@ -43,7 +43,7 @@ def attach(
     workload=None,
     flops_per_step=None,
     peak_flops=None,
-    phases=4,
+    phases=None,
 ):
     """Make this process visible to Pitcrew. Call once, on every rank, after the model and optimizer exist.
 
@@ -64,8 +64,9 @@ def attach(
     step_on: what ends a step: "call" (of `step`), "optimizer" (its step), "auto" (calls, once the first has come).
     flops_per_step: FLOPs of this rank's share of a step (6 x parameters x tokens for a dense transformer, without
         recomputation); then the MFU is told. peak_flops: of its accelerator, a second; known for some GPUs.
-    phases: forward, backward, optimizer and the wait for other ranks are measured in one of so many steps (on a GPU in
-        one of up to 32, about one a second), data wait always; 0 for neither.
+    phases: data wait, forward, backward, optimizer and the wait for other ranks are measured in one of so many steps;
+        None for as many as the length of a step allows (one of 64 below 20 ms, of 16 below 80 ms, of 4 below 320 ms,
+        else each), 0 for none.
     """
     global _hook
     try:
@@ -74,8 +75,9 @@ def attach(
             model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep,
             role, workload, flops_per_step, peak_flops,
         )  # fmt: skip
-        counts = _counter(_hook, step_on) if optimizer is not None and step_on != "call" else None
-        _measure(_hook, model, optimizer, counts, phases)
+        _measure(_hook, model, optimizer, phases)
+        if optimizer is not None and step_on != "call":
+            _count(_hook, optimizer, step_on)
     except Exception as error:
         warnings.warn("pitcrew: not attached: %s: %s" % (type(error).__name__, error), RuntimeWarning, stacklevel=2)
     return _hook
@@ -126,14 +128,16 @@ def _make(
     if index is not None:
         from .devicetime import DeviceProbe
 
-        hook.device = DeviceProbe(torchstate.CudaDevice(index), hook.ring, hook.trouble)
+        hook.steps.device = DeviceProbe(torchstate.CudaDevice(index), hook.ring, hook.trouble)
     from . import flight
 
     hook.collectives = flight.read
     return hook
 
 
-def _counter(hook, step_on):
+def _count(hook, optimizer, step_on):
+    from .phases import count_steps
+
     waiting = []  # "auto": the first optimizer step waits here for a call of `step` to say who counts
 
     def counts():
@@ -147,21 +151,23 @@ def _counter(hook, step_on):
             hook.step_of_optimizer()
         hook.step_of_optimizer()
 
-    return counts
+    hook.count_by_optimizer(count_steps(optimizer, counts))
 
 
-def _measure(hook, model, optimizer, counts, phases):
+def _measure(hook, model, optimizer, phases):
     from .phases import Phases
 
-    hook.probes = Phases(hook.phases, int(phases) or 1 << 62, hook.device)
-    hook.at_end.append(hook.probes.detach)
-    if optimizer is not None and (phases or counts):
-        hook.probes.follow_optimizer(optimizer, counts)
-    if phases:
-        hook.probes.follow_data_loaders()
+    steps = hook.steps
+    probes = Phases(steps.phases, 1 << 62 if phases == 0 else phases, steps.device)
+    hook.at_end.append(probes.detach)
+    if phases != 0:
+        if optimizer is not None:
+            probes.follow_optimizer(optimizer)
+        probes.follow_data_loaders()
         if model is not None:
-            hook.probes.follow_forward(model)
-        hook.probes.follow_backward(model.parameters() if model is not None and hook.world_size > 1 else ())
+            probes.follow_forward(model)
+        probes.follow_backward(model.parameters() if model is not None and hook.world_size > 1 else ())
+    steps.probes = probes
 
 
 def attached():
@@ -183,18 +189,19 @@ def step(loss=None, *, step=None, grad_norm=None, samples=0, tokens=0):
     loss, grad_norm: floats or tensors; those on a GPU are read now and then without waiting for them. step: the number
     of steps completed, where you count yourself. samples or tokens: how many this rank processed in the step.
     """
-    if _hook is not None:
-        if not _hook.counted_by_call:
-            _hook.count_by_call()
+    hook = _hook
+    if hook is not None:
+        if not hook.counted_by_call:
+            hook.count_by_call()
         if tokens:
-            _hook.count_tokens()
-        _hook.step(loss, step=step, grad_norm=grad_norm, samples=tokens or samples)
+            hook.count_tokens()
+        hook.step(loss, step=step, grad_norm=grad_norm, samples=tokens or samples)
 
 
 def data(iterable):
     """for batch in pitcrew.data(batches): ... measures how long training waits for data. A torch DataLoader needs no
     such call: it is measured anyway."""
-    return iterable if _hook is None or _hook.probes is None else _hook.probes.data(iterable)
+    return iterable if _hook is None or _hook.steps.probes is None else _hook.steps.probes.data(iterable)
 
 
 def section(name):

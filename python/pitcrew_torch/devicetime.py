@@ -1,6 +1,6 @@
 """Times on an accelerator's own clock, without ever waiting for it.
 
-In one step of many, events are recorded around the phases and the loss is copied aside; steps later, when a query says
+In a measured step, events are recorded around the phases and the loss is copied aside; steps later, when a query says
 that the last of them has passed, the times between them go into that step's record. Promises: nothing here calls
 synchronize or reads a value that has not arrived; a device that answers with an error ends the measuring, not training.
 
@@ -13,8 +13,6 @@ import time
 
 from .ring import BACKWARD, COMM, FORWARD, OPTIMIZER, RECORD_DEVICE, RECORD_GRAD_NORM, RECORD_LOSS, RECORD_NOT_FINITE
 
-MOST = 32  # one of at most so many steps is measured,
-EVERY = 1_000_000_000  # ns: and about one a second
 PENDING = 4  # measured steps that may wait for the device
 GIVE_UP = 256  # records after which a measured step is no longer waited for
 MEMORY_EVERY = 10_000_000_000  # ns
@@ -49,12 +47,13 @@ class DeviceProbe:
         self._gradient = None
         self._pending = collections.deque()
         self._launch = LaunchLatency()
-        self.every = MOST
-        self._pace = None  # ns a step
-        self._last = None
         self._memory_read = 0
         self._dead = False
-        ring.late = True
+
+    @property
+    def busy(self):
+        """Whether `step` has to be called at a step's end."""
+        return self._ring.late
 
     # ---- around the phases
 
@@ -123,9 +122,6 @@ class DeviceProbe:
 
     def step(self, sequence, now):
         """The step's record is written: what was measured earlier is taken, if it has arrived."""
-        if self._dead:
-            self._ring.settle(sequence)
-            return
         try:
             if self._sample is not None:
                 self._sample.sequence, self._sample.done = sequence, self._device.event()
@@ -133,27 +129,26 @@ class DeviceProbe:
                 self._drop()
             while self._pending and self._collect(self._pending[0], sequence):
                 self._pending.popleft()
-            self._follow_pace(now)
-            if now - self._memory_read >= MEMORY_EVERY:
-                self._memory_read = now
-                self._ring.memory(now, *self._device.memory())
         except Exception as error:
             self._fail(error)
+        self._ring.late = bool(self._pending)
         self._ring.settle(self._pending[0].sequence - 1 if self._pending else sequence)
+
+    def remember(self, now):
+        """Tell what the allocator holds, if that was told long ago."""
+        if self._dead or now - self._memory_read < MEMORY_EVERY:
+            return
+        try:
+            self._memory_read = now
+            self._ring.memory(now, *self._device.memory())
+        except Exception as error:
+            self._fail(error)
 
     def begin(self):
         """The next step is to be measured."""
         if not self._dead and len(self._pending) < PENDING:
             self._sample = _Sample()
-
-    def _follow_pace(self, now):
-        """every: the largest power of two up to MOST whose steps take up to EVERY. Ranks that differ by a hair in their
-        pace still measure steps in common, since powers of two divide each other."""
-        if self._last is not None:
-            took = now - self._last
-            self._pace = took if self._pace is None else self._pace + (took - self._pace) / 8
-            self.every = max(1, min(MOST, 1 << max(int(EVERY / max(self._pace, 1)).bit_length() - 1, 0)))
-        self._last = now
+            self._ring.late = True
 
     def _collect(self, sample, newest):
         if newest - sample.sequence >= GIVE_UP:

@@ -10,7 +10,6 @@ No torch here: `torchstate` brings it, and the sandbox's stand-in trainer does w
 
 import atexit
 import contextlib
-import math
 import os
 import sys
 import threading
@@ -25,39 +24,18 @@ from .ring import (
     FLAG_CAN_SAVE,
     FLAG_LAUNCHER,
     FLAG_TOKENS,
-    RECORD_GRAD_NORM,
-    RECORD_LOSS,
-    RECORD_NOT_FINITE,
     SECTIONS,
     Ring,
 )
 from .rounds import NEVER, Rounds
 from .saver import Saver
 from .side import LEFT, Side, leave
+from .steps import Steps
 
 _now = time.monotonic_ns
-_infinity = math.inf
-_NOTHING = (0,) * 5
 STANDS = 2_000_000_000  # ns that a step may take at least, and three of its like, before the collectives are told
 TELL_AGAIN = 5_000_000_000  # ns
 LAST_WORDS = 0.2  # seconds an ending process waits for its last message to leave
-
-
-def _on_device(value):
-    device = getattr(value, "device", None)
-    return device is not None and device.type != "cpu"
-
-
-def _there(value):
-    """The value if it lives on a device, else None."""
-    return value if _on_device(value) else None
-
-
-def _here(value):
-    """The value as a float, or None for one that only a device knows yet: reading it would wait."""
-    if _on_device(value):
-        return None
-    return float(value.item() if hasattr(value, "item") else value)  # torch warns of float() on what has a gradient
 
 
 class LoadContext:
@@ -110,15 +88,9 @@ class Hook:
 
         self.can_save = bool(self.checkpoint_dir and save_fn)
         self._every = int(checkpoint_every or 0) if self.can_save else 0
-        self._next_save = self._every or NEVER
-        self._done_step = 0
-        self._section = SECTIONS[0]
-        self._in_step = False
         self.counted_by_call = False
         self._by_optimizer = 0
-        self.phases = [0] * 5  # ns of this step so far, in the order of ring.DATA ... ring.COMM
-        self.device = None  # a DeviceProbe where training runs on an accelerator
-        self.probes = None  # phases.Phases, where attach measures them
+        self._stop_counting = None
         self.collectives = None  # gives this rank's process groups, where there is a torch.distributed
         self._tell_at = 0
         self.at_end = []  # called when training is over
@@ -138,11 +110,12 @@ class Hook:
             role=environ.get("PITCREW_ROLE", "") if role is None else role,
             workload=workload_of(environ, workload),
         )
-        self._record = self.ring.record
-        self._last = _now()
         self._rounds = Rounds(
-            self.attempt, lambda: self._done_step, lambda: self.can_save, lambda: self._over, self._say, self._leave
+            self.attempt, lambda: self.steps.done, lambda: self.can_save, lambda: self._over, self._say, self._leave
         )
+        self.steps = Steps(self.ring, self._rounds, SECTIONS[0], self._periodic, self._hold, self.trouble)
+        self.steps.save_at = self._every or NEVER
+        self.step = self.steps.step
         self._saver = None
         if self.can_save:
             self._saver = Saver(
@@ -162,104 +135,72 @@ class Hook:
 
     # ---- the training thread
 
-    def step(self, loss=None, *, step=None, grad_norm=None, samples=0):
-        """A training step has ended. See `pitcrew_torch.step`."""
-        try:
-            now = _now()
-            done = self._done_step + 1 if step is None else step
-            flags = 0
-            value = norm = 0.0
-            device = self.device
-            if device is not None and device.measures():
-                device.values(_there(loss), _there(grad_norm))
-            if loss is not None:
-                if type(loss) is not float:
-                    loss = _here(loss)
-                if loss is not None:
-                    value = loss
-                    flags = RECORD_LOSS
-                    if not -_infinity < value < _infinity:
-                        flags |= RECORD_NOT_FINITE
-                        self.ring.nonfinite()
-            if grad_norm is not None:
-                grad_norm = _here(grad_norm)
-                if grad_norm is not None:
-                    norm = grad_norm
-                    flags |= RECORD_GRAD_NORM
-                    if not -_infinity < norm < _infinity:
-                        self.ring.nonfinite()
-            if not self._in_step:
-                self._enter("step")
-            phases = self.phases
-            sequence = self._record(done, now, now - self._last, 1, flags, value, norm, samples, *phases)
-            phases[:] = _NOTHING
-            self._last = now
-            self._done_step = done
-            if device is not None:
-                device.step(sequence, now)
-            if self.probes is not None and self.probes.turn(done + 1) and device is not None:
-                device.begin()
-            if done >= self._next_save:
-                self._periodic(done)
-            if done >= self._rounds.stop_at:
-                self._hold(done)
-        except Exception as error:
-            self.trouble(error)
-
     def step_of_optimizer(self):
         """The optimizer has stepped and nobody calls `step` (so far)."""
         self._by_optimizer += 1
         self.step()
 
+    def count_by_optimizer(self, stop):
+        """The optimizer's steps are counted. stop() ends that."""
+        self._stop_counting = stop
+        self.at_end.append(stop)
+
     def count_by_call(self):
         """The first call of `step` has come: from now on calls count, and what the optimizer counted is taken back."""
         self.counted_by_call = True
-        self._done_step -= self._by_optimizer
+        if self._stop_counting is not None:
+            self._stop_counting()
+        self.steps.done -= self._by_optimizer
 
     def count_tokens(self):
         """Records count tokens and not samples."""
         self.ring.flag(FLAG_TOKENS)
 
     def _periodic(self, done):
-        self._next_save = done - done % self._every + self._every
+        self.steps.save_at = self._save_after(done)
         if done % self._every == 0:
             with self.section("checkpoint"):
                 self._saver.periodic(done)
 
-    def _hold(self, done):
-        before = self._section
-        self._rounds.hold(done, self._saver.asked, lambda held: self._enter("held" if held else "checkpoint"))
-        self._enter(before)
-        self._last = _now()
+    def _save_after(self, step):
+        return step - step % self._every + self._every if self._every else NEVER
 
-    def _enter(self, name):
-        self._section = name
-        self._in_step = name == "step"
-        self.ring.section(name, _now())
+    def _hold(self, done):
+        steps = self.steps
+        before = steps.section
+        self._rounds.hold(done, self._saver.asked, lambda held: steps.enter("held" if held else "checkpoint"))
+        steps.enter(before)
+        steps.last = _now()
 
     @contextlib.contextmanager
     def section(self, name):
         """What runs inside is not a training step: its time is judged apart."""
-        before, began, last, done = self._section, _now(), self._last, self._done_step
-        phases = self.phases[:]
+        steps = self.steps
+        before, began, last, done = steps.section, _now(), steps.last, steps.done
+        phases = steps.phases[:]
         try:
-            self._enter(name)
+            steps.enter(name)
         except Exception as error:
             self.trouble(error)
         try:
             yield
         finally:
             try:
-                self._enter(before)
+                steps.enter(before)
                 now = _now()  # what was inside is no part of the next step, nested sections counted once
-                self._last = last + now - began if self._done_step == done else now
-                self.phases[:] = phases
+                steps.last = last + now - began if steps.done == done else now
+                steps.phases[:] = phases
             except Exception as error:
                 self.trouble(error)
 
     @property
+    def phases(self):
+        """ns of this step so far, in the order of ring.DATA ... ring.COMM, where it is measured."""
+        return self.steps.phases
+
+    @property
     def step_count(self):
-        return self._done_step
+        return self.steps.done
 
     def resume(self, step=0):
         """Load the newest sound checkpoint, the same on every rank. Gives the step to go on from, else `step`."""
@@ -271,10 +212,9 @@ class Hook:
                 path, manifest = found
                 self._load_fn(LoadContext(path, manifest, self.rank, self.world_size))
                 step = manifest["step"]
-        self._done_step = step
-        self._next_save = step - step % self._every + self._every if self._every else NEVER
-        self._last = _now()
-        self.ring.resumed(step, self._last)
+        self.steps.resumed(step)
+        self.steps.save_at = self._save_after(step)
+        self.ring.resumed(step, self.steps.last)
         return step
 
     # ---- the side thread
@@ -299,8 +239,8 @@ class Hook:
 
     def _beat(self, now):
         self.ring.beat(now)
-        if self.collectives is not None and self._in_step and now >= self._tell_at:
-            age = now - self._last
+        if self.collectives is not None and self.steps.section == "step" and now >= self._tell_at:
+            age = now - self.steps.last
             if age > STANDS and age > 3 * self.ring.longest():
                 self._tell_at = now + TELL_AGAIN
                 self._tell_collectives()
@@ -313,7 +253,7 @@ class Hook:
             self.trouble(error)
             return
         if groups:
-            self._say({"t": "collectives", "attempt": self.attempt, "step": self._done_step, "groups": groups})
+            self._say({"t": "collectives", "attempt": self.attempt, "step": self.steps.done, "groups": groups})
 
     def _hello(self):
         return {
@@ -325,8 +265,8 @@ class Hook:
             "world_size": self.world_size,
             "attempt": self.attempt,
             "pid": self._pid,
-            "step": self._done_step,
-            "section": self._section,
+            "step": self.steps.done,
+            "section": self.steps.section,
             "can_save": self.can_save,
             "strategy": self.strategy,
             "ckpt_dir": self.checkpoint_dir or "",
@@ -339,7 +279,7 @@ class Hook:
             for answer in self._rounds.handle(message):
                 connection.send(answer)
         elif verb == "ping":
-            pong = {"t": "pong", "attempt": self.attempt, "step": self._done_step, "section": self._section}
+            pong = {"t": "pong", "attempt": self.attempt, "step": self.steps.done, "section": self.steps.section}
             connection.send(pong)
         elif verb == "manifest":
             self._manifest(connection, message)
@@ -352,7 +292,7 @@ class Hook:
         about = {"req": message.get("req"), "attempt": self.attempt}
         if message.get("attempt") != self.attempt or self._saver is None:
             reason = "cannot-save" if self._saver is None else "attempt"
-            connection.send({"t": "nack", "step": self._done_step, "reason": reason, **about})
+            connection.send({"t": "nack", "step": self.steps.done, "reason": reason, **about})
             return
 
         def write():  # waits for a disk: not on the thread that beats
@@ -399,7 +339,7 @@ class Hook:
             self._failed = (text.splitlines() or [""])[0][:500]
             self.ring.error(self._failed)
             self.ring.set("exit", EXIT_EXCEPTION)
-            self._say({"t": "error", "attempt": self.attempt, "step": self._done_step, "error": self._failed})
+            self._say({"t": "error", "attempt": self.attempt, "step": self.steps.done, "error": self._failed})
             if self._side is not None:
                 self._side.flush(LAST_WORDS)
         except Exception:
@@ -415,12 +355,12 @@ class Hook:
                 self.at_end.pop()()
             if self._saver is not None and self._failed is None:
                 self._saver.wait(10.0)  # the last periodic checkpoint's receipt and manifest
-            self._enter("out")
+            self.steps.enter("out")
             if self._failed is None and self._code:
                 self._last_words("exit code %d" % self._code)
             if self._failed is None:
                 self.ring.set("exit", EXIT_CLEAN)
-                self._say({"t": "bye", "attempt": self.attempt, "step": self._done_step, "code": 0})
+                self._say({"t": "bye", "attempt": self.attempt, "step": self.steps.done, "code": 0})
                 if self._side is not None:
                     self._side.flush(LAST_WORDS)
             if self._side is not None:

@@ -1,7 +1,7 @@
 """What the parts of a step take: data wait, forward, backward, optimizer, and the wait for other ranks' gradients.
 
-Promises: what is measured here changes nothing that is computed; each probe costs well under 2 microseconds a step and
-none synchronises a device; copies and pickles of a model do not carry the probes; `detach` takes them away.
+Promises: what is measured here changes nothing that is computed; in a step that is not measured no probe is in its way,
+and none ever synchronises a device; copies and pickles of a model do not carry the probes; `detach` takes them away.
 
 The probes: hooks of the root module only; torch.autograd.backward, which every `loss.backward()` calls; the optimizer's
 step hooks (torch 1.13 has none: its method is wrapped); the data loader's `__next__`; and the gradient of one
@@ -16,7 +16,9 @@ import types
 
 import torch
 
+from .pace import Pace
 from .ring import BACKWARD, COMM, DATA, FORWARD, OPTIMIZER
+from .switches import HookSwitch, Wrapper
 
 try:
     from torch.compiler import is_compiling  # torch >= 2.1: folded to a constant while a graph is traced
@@ -26,7 +28,6 @@ except ImportError:
         return False
 
 
-EVERY = 4
 RELEARN = 4  # times the last parameter is looked for again when it got no gradient
 
 _now = time.monotonic_ns
@@ -34,8 +35,6 @@ _now = time.monotonic_ns
 
 class HostProbe:
     """Measures on this thread's clock: right where work is done by the time its call returns, as on a CPU."""
-
-    every = None  # as the user says
 
     def __init__(self, nanoseconds):
         self._ns = nanoseconds
@@ -63,13 +62,14 @@ class HostProbe:
 
 
 class Phases:
-    """The probes of one process. nanoseconds: five sums that the hook reads and clears at each step. every: in one of
-    how many steps to measure, which by the step's number is the same one on all ranks; data wait is always measured."""
+    """The probes of one process, which are there in the steps that are measured. nanoseconds: five sums that the hook
+    reads and clears at the end of such a step. every: the user's word of how many steps one is measured, None: as
+    pace.Pace chooses."""
 
-    def __init__(self, nanoseconds, every=EVERY, probe=None):
+    def __init__(self, nanoseconds, every=None, probe=None):
         self._ns = nanoseconds
         self._probe = probe or HostProbe(nanoseconds)
-        self._every = every
+        self._pace = Pace(every)
         self._switches = []
         self._undo = []
         self._thread = threading.get_ident()
@@ -77,23 +77,32 @@ class Phases:
         self.on = True
 
     def detach(self):
+        self.on = False
         while self._undo:
             self._undo.pop()()
 
-    def turn(self, step):
-        """The next step has this number: probes are on or off in it."""
-        on = step % (self._probe.every or self._every) == 0
+    def turn(self, done, sequence, now):
+        """Step `done` has ended, with this record, at this time. The probes are put on or off for the next one; gives
+        the step at whose end to call this again."""
+        if self.on:
+            self._pace.measured(sequence, now)
+        following = self._pace.next(done + 1)
+        on = following == done + 1
         if on != self.on:
             self.on = on
             for switch in self._switches:
                 switch.turn(on)
-        return on
+        return following if on else following - 1
 
     def _switched(self, handle, hook):
-        switch = _Switch(handle, hook)
-        self._switches.append(switch)
+        self._switches.append(HookSwitch(handle, hook))
         self._undo.append(handle.remove)
-        return switch
+
+    def _wrapped(self, owner, name, make):
+        wrapper = Wrapper(owner, name, make)
+        wrapper.turn(self.on)
+        self._switches.append(wrapper)
+        self._undo.append(lambda: wrapper.turn(False))
 
     # ---- data
 
@@ -101,26 +110,32 @@ class Phases:
         """Every torch DataLoader that this thread iterates, those inside Lightning and Accelerate too."""
         from torch.utils.data import dataloader
 
-        kind = dataloader._BaseDataLoaderIter
-        inner = kind.__next__
+        def make(inner):
+            def __next__(iterator):
+                if not self.on or self._inside or threading.get_ident() != self._thread:
+                    return inner(iterator)
+                self._inside = True
+                began = _now()
+                try:
+                    return inner(iterator)
+                finally:
+                    self._ns[DATA] += _now() - began
+                    self._inside = False
 
-        def __next__(iterator):
-            if self._inside or threading.get_ident() != self._thread:
-                return inner(iterator)
-            self._inside = True
-            began = _now()
-            try:
-                return inner(iterator)
-            finally:
-                self._ns[DATA] += _now() - began
-                self._inside = False
+            return __next__
 
-        kind.__next__ = __next__
-        self._undo.append(lambda: _restore(kind, "__next__", __next__, inner))
+        self._wrapped(dataloader._BaseDataLoaderIter, "__next__", make)
 
     def data(self, iterable):
         iterator = iter(iterable)
         while True:
+            if not self.on:
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+                yield item
+                continue
             outermost = not self._inside
             self._inside = True
             began = _now()
@@ -145,42 +160,37 @@ class Phases:
 
     def follow_backward(self, parameters=()):
         """parameters: of a model whose gradients are exchanged while they are computed; () where none are."""
-        inner = torch.autograd.backward
         probe = self._probe
         last = _LastGradient(list(parameters), probe.gradient, self._switches) if parameters else None
 
-        def backward(*args, **kwargs):
-            if not self.on or is_compiling() or threading.get_ident() != self._thread:
-                return inner(*args, **kwargs)
-            if last is not None and not last.watching():
-                _quietly(last.learn)
-            probe.enter(BACKWARD)
-            result = inner(*args, **kwargs)
-            probe.leave(BACKWARD)
-            if last is not None:
-                _quietly(last.learnt, probe.waited())
-            return result
+        def make(inner):
+            def backward(*args, **kwargs):
+                if not self.on or is_compiling() or threading.get_ident() != self._thread:
+                    return inner(*args, **kwargs)
+                if last is not None and not last.watching():
+                    _quietly(last.learn)
+                probe.enter(BACKWARD)
+                result = inner(*args, **kwargs)
+                probe.leave(BACKWARD)
+                if last is not None:
+                    _quietly(last.learnt, probe.waited())
+                return result
 
-        backward.__doc__, backward.__wrapped__ = inner.__doc__, inner
-        torch.autograd.backward = backward
-        self._undo.append(lambda: _restore(torch.autograd, "backward", backward, inner))
+            backward.__doc__, backward.__wrapped__ = inner.__doc__, inner
+            return backward
+
+        self._wrapped(torch.autograd, "backward", make)
         if last is not None:
             self._undo.append(last.forget)
 
     # ---- optimizer
 
-    def follow_optimizer(self, optimizer, counts):
-        """counts(), if any, is called after each of this optimizer's steps."""
+    def follow_optimizer(self, optimizer):
         if hasattr(optimizer, "register_step_post_hook"):
             self._switched(optimizer.register_step_pre_hook(self._before_optimizer), self._before_optimizer)
-            after = self._after_optimizer if counts is None else lambda *_: self._count(counts)
-            handle = optimizer.register_step_post_hook(after)
-            if counts is None:
-                self._switched(handle, after)
-            else:
-                self._undo.append(handle.remove)
+            self._switched(optimizer.register_step_post_hook(self._after_optimizer), self._after_optimizer)
         else:
-            self._wrap(optimizer, counts)
+            self._wrapped(optimizer, "step", lambda inner: _around(optimizer, inner, self._enter, self._leave))
 
     def _before_optimizer(self, *_):
         if not is_compiling():
@@ -190,44 +200,42 @@ class Phases:
         if not is_compiling():
             self._probe.leave(OPTIMIZER)
 
-    def _count(self, counts):
-        if not is_compiling():
-            if self.on:
-                self._probe.leave(OPTIMIZER)
-            counts()
+    def _enter(self):
+        if self.on:
+            self._probe.enter(OPTIMIZER)
 
-    def _wrap(self, optimizer, counts):
-        """In a way that learning rate schedulers go on working with: they wrap the method too, need `__self__` and
-        `__func__`, and look for their own mark on it (`_with_counter`)."""
-        inner = optimizer.step
+    def _leave(self):
+        if self.on:
+            self._probe.leave(OPTIMIZER)
 
-        def step(_, *args, **kwargs):
-            if self.on:
-                self._probe.enter(OPTIMIZER)
-            result = inner(*args, **kwargs)
-            if self.on:
-                self._probe.leave(OPTIMIZER)
-            if counts is not None:
+
+def count_steps(optimizer, counts):
+    """counts() is called after each of this optimizer's steps. Gives a function that ends that."""
+    if hasattr(optimizer, "register_step_post_hook"):
+
+        def after(*_):
+            if not is_compiling():
                 counts()
-            return result
 
-        step.__dict__.update(getattr(inner, "__dict__", {}))
-        wrapper = types.MethodType(step, optimizer)
-        optimizer.step = wrapper
-        self._undo.append(lambda: _restore(optimizer, "step", wrapper, inner))
+        return optimizer.register_step_post_hook(after).remove
+    wrapper = Wrapper(optimizer, "step", lambda inner: _around(optimizer, inner, None, counts))
+    wrapper.turn(True)
+    return lambda: wrapper.turn(False)
 
 
-class _Switch:
-    """Turns a registered hook off and on again, for less than registering it anew costs."""
+def _around(optimizer, inner, before, after):
+    """The method with something before and after it, in a way that learning rate schedulers go on working with: they
+    wrap the method too, need `__self__` and `__func__`, and look for their own mark on it (`_with_counter`)."""
 
-    def __init__(self, handle, hook):
-        self._hooks, self._id, self._hook = handle.hooks_dict_ref(), handle.id, hook
+    def step(_, *args, **kwargs):
+        if before is not None:
+            before()
+        result = inner(*args, **kwargs)
+        after()
+        return result
 
-    def turn(self, on):
-        if on:
-            self._hooks[self._id] = self._hook
-        else:
-            self._hooks.pop(self._id, None)
+    step.__dict__.update(getattr(inner, "__dict__", {}))
+    return types.MethodType(step, optimizer)
 
 
 class _ModuleHook:
@@ -299,7 +307,7 @@ class _LastGradient:
         if self._last is not None:
             self._found = True
             self._handles.append(self._last.register_hook(self._seen))
-            self._switch = _Switch(self._handles[0], self._seen)
+            self._switch = HookSwitch(self._handles[0], self._seen)
             self._switches.append(self._switch)
 
     def forget(self):
@@ -314,9 +322,3 @@ def _quietly(call, *args):
     """What goes wrong in looking must not end training."""
     with contextlib.suppress(Exception):
         call(*args)
-
-
-def _restore(owner, name, ours, inner):
-    """Put back what was there, unless somebody has wrapped ours since: then it stays, and does no harm."""
-    if getattr(owner, name, None) == ours:
-        setattr(owner, name, inner)

@@ -94,7 +94,8 @@ RECORD_FIELDS = (
 )
 # On a little-endian machine CPython packs "<Q" with one native 8-byte store; a big-endian one would need another ring.
 RECORD = struct.Struct("<QQQIIQQQQQQQddQQQ")
-_RECORD_BODY = struct.Struct("<QQIIQQQQQQQddQQQ")  # all but seq
+_pack_body = struct.Struct("<QQIIQQQQQQQddQQQ").pack_into  # all but seq
+_pack_brief = struct.Struct("<QQIIQ48xddQ16x").pack_into  # the same with zeros for what was not measured
 
 _U64 = {name: offset // 8 for name, (offset, fmt) in HEADER.items() if fmt == "Q"}
 _U32 = {name: offset // 4 for name, (offset, fmt) in HEADER.items() if fmt == "I"}
@@ -112,6 +113,8 @@ def _text(value, size):
 class Ring:
     """One rank's ring. Open it with `Ring.create`."""
 
+    __slots__ = ("_buffer", "_bytes", "_mask", "_u32", "_u64", "capacity", "late", "path", "sequence")
+
     def __init__(self, buffer, capacity, path=None):
         self.path = path
         self.capacity = capacity
@@ -120,8 +123,7 @@ class Ring:
         self._u64 = self._bytes.cast("Q")
         self._u32 = self._bytes.cast("I")
         self._mask = capacity - 1
-        self._seq = 0
-        self._pack = _RECORD_BODY.pack_into
+        self.sequence = 0  # of the newest record
         self.late = False  # True: values of a record come later, by `amend`, until `settle` says that no more will
 
     @classmethod
@@ -226,20 +228,22 @@ class Ring:
         self.flag(FLAG_RESUMED)
 
     def record(
-        self, step, now, duration, section=1, flags=0, loss=0.0, grad_norm=0.0, samples=0, data=0, forward=0,
-        backward=0, optimizer=0, comm=0,
+        self, step, now, duration, section=1, flags=0, loss=0.0, grad_norm=0.0, samples=0, phases=None
     ):  # fmt: skip
-        """A step ended. Called on the training thread: a few stores, no system call. Durations in ns, 0 for unknown."""
+        """A step ended. Called on the training thread: a few stores, no system call. Durations in ns, 0 for unknown;
+        phases: those of DATA ... COMM, None where none was measured."""
         u64 = self._u64
-        seq = self._seq + 1
-        self._seq = seq
+        seq = self.sequence + 1
+        self.sequence = seq
         offset = HEADER_SIZE + ((seq - 1) & self._mask) * RECORD_SIZE
         at = offset >> 3
         u64[at] = 0
-        self._pack(
-            self._bytes, offset + 8, now, step, section, flags, duration, data, forward, backward, optimizer, comm, 0,
-            loss, grad_norm, samples, 0, 0,
-        )  # fmt: skip
+        if phases is None:
+            _pack_brief(self._bytes, offset + 8, now, step, section, flags, duration, loss, grad_norm, samples)
+        else:
+            _pack_body(
+                self._bytes, offset + 8, now, step, section, flags, duration, *phases, 0, loss, grad_norm, samples, 0, 0
+            )
         u64[at] = seq
         u64[_RECORDS] = seq
         if not self.late:
@@ -263,7 +267,7 @@ class Ring:
 
     def longest(self, among=16):
         """Nanoseconds: the longest of the last steps."""
-        last = range(max(self._seq - among, 0), self._seq)
+        last = range(max(self.sequence - among, 0), self.sequence)
         return max((self._u64[(HEADER_SIZE + (i & self._mask) * RECORD_SIZE + 32) >> 3] for i in last), default=0)
 
     def settle(self, seq):

@@ -97,6 +97,48 @@ show()
         assert {r["step"] for r in json.loads(out) if r["step"] > 7 and r[name]} == measured
 
 
+def test_no_probe_is_there_in_a_step_that_is_not_measured(script):
+    script("""
+from torch.utils.data.dataloader import _BaseDataLoaderIter as Iter
+model = Model(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def there(): return [
+    bool(model._forward_hooks or model._forward_pre_hooks), torch.autograd.backward != before[0],
+    Iter.__next__ != before[1],
+    optimizer.step != before[2] or bool(getattr(optimizer, "_optimizer_step_pre_hooks", None)),
+    bool(getattr(optimizer, "_optimizer_step_post_hooks", None))]
+before = torch.autograd.backward, Iter.__next__, optimizer.step
+pitcrew.attach(model, optimizer, phases=4)
+for step in range(1, 10):
+    found, on = there(), step in (1, 4, 8)
+    assert found[:4] == [on] * 4 and found[4] <= on, (step, found)
+    model(torch.ones(4)).backward(); optimizer.step(); pitcrew.step(0.5)
+assert [r["step"] for r in records() if r["forward_ns"] and r["backward_ns"] and r["optimizer_ns"]] == [1, 4, 8]
+""")
+
+
+def test_what_others_put_around_backward_meanwhile_is_measured_and_left_to_them(script):
+    script("""
+model = Model(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+plain = torch.autograd.backward
+def step(): model(torch.ones(4)).backward(); optimizer.step(); pitcrew.step(0.5)
+calls = []
+def around(inner):
+    def theirs(*a, **k): calls.append(1); return inner(*a, **k)
+    return theirs
+pitcrew.attach(model, optimizer, phases=4)
+step(); step()
+torch.autograd.backward = theirs = around(torch.autograd.backward)  # in a step that is not measured
+step(); step(); step()
+assert torch.autograd.backward is theirs and len(calls) == 3
+torch.autograd.backward = plain
+step(); step()
+torch.autograd.backward = around(torch.autograd.backward)  # in one that is
+step(); step(); step(); step(); step()
+pitcrew.detach(); step()
+assert len(calls) == 9, calls
+""")
+
+
 def test_no_phases_costs_no_probes(script):
     script("""
 model = Model(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

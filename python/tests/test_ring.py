@@ -53,6 +53,20 @@ def test_a_loss_that_comes_late_goes_to_its_own_record_only():
     assert losses == {2: (0.5, 1), 3: (0.0, 0), 4: (0.0, 0), 5: (0.0, 0)}
 
 
+def test_a_record_without_phases_keeps_nothing_of_the_one_before_in_its_place():
+    r = ring.Ring.create(None, capacity=1)
+    r.record(1, 10, 5, 1, 3, 0.5, 0.25, 7, (1, 2, 3, 4, 5))
+    r.amend(1, launch=6)
+    phases = ["data_ns", "forward_ns", "backward_ns", "optimizer_ns", "comm_ns", "launch_ns"]
+    (full,) = ring.parse(bytes(r._buffer))["records"]
+    assert [full[n] for n in phases] == [1, 2, 3, 4, 5, 6]
+    r.record(2, 20, 6, 1, 3, 1.5, 1.25, 8)
+    (brief,) = ring.parse(bytes(r._buffer))["records"]
+    assert [brief[n] for n in phases] == [0] * 6
+    rest = ["seq", "step", "end_ns", "duration_ns", "section", "flags", "loss", "grad_norm", "samples"]
+    assert [brief[n] for n in rest] == [2, 2, 20, 6, 1, 3, 1.5, 1.25, 8]
+
+
 def test_a_record_is_final_at_once_unless_values_come_late():
     r = ring.Ring.create(None, capacity=4)
     assert ring.parse(bytes(r._buffer))["header"]["flags"] & ring.FLAG_SETTLES

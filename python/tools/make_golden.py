@@ -171,8 +171,8 @@ def golden_ring():
         if n == 9:
             flags, loss = ring.RECORD_LOSS | ring.RECORD_NOT_FINITE, float("inf")
         r.record(
-            100 + n, 6 * second + n * 200_000_000, 200_000_000 - n, 1, flags, loss, norm, 64 * n, data=1_000_000 + n,
-            forward=50_000_000 + n, backward=100_000_000 + n, optimizer=3_000_000 + n, comm=20_000_000 + n,
+            100 + n, 6 * second + n * 200_000_000, 200_000_000 - n, 1, flags, loss, norm, 64 * n,
+            (1_000_000 + n, 50_000_000 + n, 100_000_000 + n, 3_000_000 + n, 20_000_000 + n),
         )  # fmt: skip
         if n == 9:
             r.nonfinite()

@@ -61,6 +61,8 @@ class SimulatedGPU:
 class LaunchRecorder:
     """Writes the simulated launch latency into each step's record, where a real device's events would say it."""
 
+    busy = True
+
     def __init__(self, ring):
         self.nanoseconds = 0
         self._ring = ring
@@ -68,6 +70,12 @@ class LaunchRecorder:
 
     def measures(self):
         return False
+
+    def begin(self):
+        pass
+
+    def remember(self, now):
+        pass
 
     def step(self, sequence, now):
         self._ring.amend(sequence, launch=self.nanoseconds)

@@ -82,7 +82,7 @@ def main():
     seconds, total = float(os.environ.get("STEP_SECONDS", 0.1)), int(os.environ.get("TOTAL_STEPS", 1_000_000))
     warm, every = int(os.environ.get("WARMUP_STEPS", 0)), int(os.environ.get("EVAL_EVERY", 0))
     factor_of, pause = schedule(os.environ.get("SCHEDULE", "")), float(os.environ.get("EVAL_SECONDS", 2))
-    hook.device = launches = LaunchRecorder(hook.ring)
+    hook.steps.device = launches = LaunchRecorder(hook.ring)
     log = open_log(rank)
     start = pitcrew.resume()
     if start == 0:
