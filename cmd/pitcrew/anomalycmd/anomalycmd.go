@@ -134,6 +134,7 @@ func list(f *connect.Flags) *cobra.Command {
 					return err
 				}
 				fs := findings(cs, said)
+				said = slices.DeleteFunc(said, func(s bus.Statement) bool { return node != "" && !s.Of(node) })
 				if f.JSON() {
 					return writeJSON(c.OutOrStdout(), map[string]any{"findings": fs, "statements": nonNil(said)})
 				}

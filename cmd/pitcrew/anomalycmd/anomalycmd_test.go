@@ -99,6 +99,13 @@ func TestTheListShowsWhatStandsWorstFirst(t *testing.T) {
 	if len(got.Findings) != 1 || got.Findings[0].Key != "anomaly/temperature gpu/GPU-1" || got.Findings[0].State != "open" || got.Statements == nil {
 		t.Errorf("json %+v", got)
 	}
+	d.must("mute", "anomaly/*", "gpu/GPU-1", "--for", "1h", "--node", "n1")
+	if out := d.must("list", "--node", "n2"); strings.Contains(out, "MUTED") {
+		t.Errorf("a mute of n1 in the list of n2:\n%s", out)
+	}
+	if out := d.must("list", "--node", "n1"); !strings.Contains(out, "MUTED") {
+		t.Errorf("the mute of n1 is not in its list:\n%s", out)
+	}
 }
 
 func TestAWordIsPlannedThenSpokenAndReplacesTheOneBefore(t *testing.T) {

@@ -50,6 +50,11 @@ func newColumns(header, first []string, o Options) (columns, error) {
 	if len(c.values) == 0 {
 		return c, errors.New("no column of numbers beside timestamp")
 	}
+	for name := range o.Config.Signals {
+		if !slices.ContainsFunc(c.values, func(i int) bool { return header[i] == name }) {
+			return c, fmt.Errorf("no column of numbers %s, which signals in the --config file names", name)
+		}
+	}
 	return c, nil
 }
 

@@ -82,6 +82,9 @@ func Command() *cobra.Command {
 			if backtest {
 				o.Backtest = c.OutOrStdout()
 			}
+			if o.Config.Asked == 0 {
+				return errors.New("asked rate 0: above 0 and at most 600 onsets per series-hour")
+			}
 			return Run(c.Context(), o)
 		},
 	}
@@ -115,6 +118,9 @@ func readConfig(path string, c *Config) error {
 // Run judges a file.
 func Run(ctx context.Context, o Options) (err error) {
 	if err := o.Config.check(); err != nil {
+		return err
+	}
+	if err := o.checkFiles(); err != nil {
 		return err
 	}
 	in := io.Reader(os.Stdin)
@@ -151,6 +157,33 @@ func Run(ctx context.Context, o Options) (err error) {
 		return r.plot.write(o.Plot)
 	}
 	return nil
+}
+
+// checkFiles keeps what is read from being written over: files to write are emptied before the first row is read.
+func (o Options) checkFiles() error {
+	taken := map[string]string{}
+	for _, f := range []struct{ flag, path string }{{"--in", o.In}, {"--out", o.Out}, {"--findings", o.Findings}, {"--plot", o.Plot}} {
+		if f.path == "" || f.path == "-" {
+			continue
+		}
+		for flag, other := range taken {
+			if sameFile(f.path, other) {
+				return fmt.Errorf("%s: %s and %s name the same file", f.path, flag, f.flag)
+			}
+		}
+		taken[f.flag] = f.path
+	}
+	return nil
+}
+
+// sameFile tells by what is on disk where both are there (links), otherwise by name.
+func sameFile(a, b string) bool {
+	x, errA := os.Stat(a)
+	y, errB := os.Stat(b)
+	if errA == nil && errB == nil {
+		return os.SameFile(x, y)
+	}
+	return filepath.Clean(a) == filepath.Clean(b)
 }
 
 func create(path string) (io.Writer, func() error, error) {

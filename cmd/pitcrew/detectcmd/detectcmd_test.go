@@ -221,3 +221,49 @@ func TestAPictureIsDrawnAndWrongInputIsNamed(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatIsReadIsNeverWrittenOver(t *testing.T) {
+	dir := t.TempDir()
+	in := filepath.Join(dir, "in.csv")
+	link := filepath.Join(dir, "link.csv")
+	if err := os.Symlink(in, link); err != nil {
+		t.Fatal(err)
+	}
+	body := jobFile(100, false, 1)
+	out := filepath.Join(dir, "out.csv")
+	for _, o := range []Options{{Out: in}, {Out: link}, {Out: out, Findings: in}, {Out: out, Plot: in}, {Out: out, Findings: out}} {
+		if err := os.WriteFile(in, []byte(body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o.In = in
+		if err := Run(context.Background(), o); err == nil || !strings.Contains(err.Error(), "name the same file") {
+			t.Errorf("%+v: %v", o, err)
+		}
+		if b, err := os.ReadFile(in); err != nil || string(b) != body {
+			t.Errorf("%+v: the input is changed: %d bytes, %v", o, len(b), err)
+		}
+	}
+}
+
+func TestARunIsNoSiblingOfItself(t *testing.T) {
+	dir := t.TempDir()
+	in := filepath.Join(dir, "in.csv")
+	if err := os.WriteFile(in, []byte(jobFile(100, false, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := Run(context.Background(), Options{In: in, Out: filepath.Join(dir, "out.csv"), Siblings: dir, Step: "step"})
+	if err == nil || !strings.Contains(err.Error(), "no CSV files of past runs") {
+		t.Errorf("alone in its folder: %v", err)
+	}
+}
+
+func TestASignalThatTheFileLacksIsNamed(t *testing.T) {
+	in := filepath.Join(t.TempDir(), "in.csv")
+	if err := os.WriteFile(in, []byte(jobFile(100, false, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := Options{In: in, Out: filepath.Join(t.TempDir(), "out.csv"), Config: Config{Signals: map[string]SignalConfig{"stepms": {}}}}
+	if err := Run(context.Background(), o); err == nil || !strings.Contains(err.Error(), "stepms") {
+		t.Errorf("signals: stepms: %v", err)
+	}
+}

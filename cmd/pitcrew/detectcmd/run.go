@@ -57,10 +57,7 @@ func newRun(o Options, in io.Reader, out, found io.Writer) (*run, error) {
 	r.in.FieldsPerRecord = -1
 	header, err := r.in.Read()
 	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = errors.New("empty file: no header")
-		}
-		return nil, err
+		return nil, noHeader(err)
 	}
 	first, err := r.in.Read()
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -73,7 +70,7 @@ func newRun(o Options, in io.Reader, out, found io.Writer) (*run, error) {
 	r.found = newFindings(found, o.Backtest)
 	if o.Siblings != "" {
 		if r.siblings, err = readSiblings(o.Siblings, o); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--siblings %w", err)
 		}
 	}
 	for _, p := range []series.Profile{series.Training, series.Facility} {
@@ -84,6 +81,13 @@ func newRun(o Options, in io.Reader, out, found io.Writer) (*run, error) {
 		r.engines[p] = e
 	}
 	return r, r.out.Write(append(slices.Clone(header), r.cols.added()...))
+}
+
+func noHeader(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errors.New("empty file: no header")
+	}
+	return err
 }
 
 func (r *run) all(ctx context.Context) error {

@@ -16,12 +16,14 @@ import (
 // maxSteps of a sibling that are remembered.
 const maxSteps = 1 << 20
 
-// readSiblings makes a reference of each series from the CSV files below a folder.
+// readSiblings makes a reference of each series from the CSV files of a folder. The run itself and what is written of it are none, where
+// they lie in it.
 func readSiblings(dir string, o Options) (map[string]*series.Reference, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.csv"))
 	if err != nil {
 		return nil, err
 	}
+	files = slices.DeleteFunc(files, func(f string) bool { return sameFile(f, o.In) || sameFile(f, o.Out) })
 	if len(files) == 0 {
 		return nil, fmt.Errorf("%s: no CSV files of past runs", dir)
 	}
@@ -49,7 +51,7 @@ func readSibling(path string, o Options, into map[string][][]float64) error {
 	in.FieldsPerRecord = -1
 	header, err := in.Read()
 	if err != nil {
-		return err
+		return noHeader(err)
 	}
 	var cols columns
 	phases := dense{}
