@@ -44,10 +44,18 @@ type Record struct {
 	// Removed counts, by pod UID, the evictions that the API server granted to Pitcrew, or the deletions, whichever are more: a
 	// pod may be evicted and then, when its node turns out to be lost, once be deleted without its kubelet.
 	Removed map[string]int
+	// Unsure are pod UIDs of which such a request ended in an error of the server's: it may have been granted, as when the remediator
+	// died while it waited for the answer.
+	Unsure map[string]bool
 	// Strangers are pods outside the job that Pitcrew evicted or deleted.
 	Strangers []string
 	// Doubled are indices of which a pod was said to run before the one that ran until then had been told to go.
 	Doubled []string
+}
+
+// uid is the pod's, as the request's precondition names it.
+func (e auditEvent) uid() string {
+	return e.RequestObject.DeleteOptions.Preconditions.UID + e.RequestObject.Preconditions.UID
 }
 
 // removes reports whether the request takes a pod away, and not only asks whether it could.
@@ -65,7 +73,7 @@ func (e auditEvent) runs() bool {
 
 // ReadAudit reads the log; removals count since a moment. A pod of the job is named <job>-…-<index>-<random>.
 func ReadAudit(file string, since time.Time, job string) (Record, error) {
-	r := Record{Removed: map[string]int{}}
+	r := Record{Removed: map[string]int{}, Unsure: map[string]bool{}}
 	f, err := os.Open(file)
 	if err != nil {
 		return r, err
@@ -77,7 +85,13 @@ func ReadAudit(file string, since time.Time, job string) (Record, error) {
 	s.Buffer(nil, 4<<20)
 	for s.Scan() {
 		var e auditEvent
-		if json.Unmarshal(s.Bytes(), &e) != nil || e.Stage != "ResponseComplete" || e.ResponseStatus.Code >= 300 {
+		if json.Unmarshal(s.Bytes(), &e) != nil || e.Stage != "ResponseComplete" {
+			continue
+		}
+		if code := e.ResponseStatus.Code; code >= 300 {
+			if code >= 500 && e.removes() && strings.HasPrefix(e.UserAgent, "pitcrew-remediator") && !e.At.Before(since) {
+				r.Unsure[e.uid()] = true
+			}
 			continue
 		}
 		pod := e.ObjectRef.Name
@@ -95,7 +109,7 @@ func ReadAudit(file string, since time.Time, job string) (Record, error) {
 			if !strings.HasPrefix(e.UserAgent, "pitcrew-remediator") || e.At.Before(since) {
 				continue
 			}
-			uid := e.RequestObject.DeleteOptions.Preconditions.UID + e.RequestObject.Preconditions.UID
+			uid := e.uid()
 			if uid == "" {
 				return r, fmt.Errorf("%s of pod %s/%s carries no UID precondition", e.Verb, e.ObjectRef.Namespace, pod)
 			}

@@ -71,8 +71,14 @@ func (r *rig) removedOnce(j *demo.Job, b before, want int) {
 	if len(log.Strangers) > 0 {
 		r.Errorf("somebody else's pods were touched: %v", log.Strangers)
 	}
-	if len(log.Removed) != want {
-		r.Errorf("%d pods were removed, the incident moved %d", len(log.Removed), want)
+	most := len(log.Removed)
+	for uid := range log.Unsure {
+		if log.Removed[uid] == 0 {
+			most++
+		}
+	}
+	if len(log.Removed) > want || most < want {
+		r.Errorf("%d pods were removed, and %d perhaps; the incident moved %d", len(log.Removed), most-len(log.Removed), want)
 	}
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -91,6 +93,45 @@ func (r *rig) repair() {
 		if n.Name != far {
 			r.must(r.Uncordon(r.ctx, n.Name))
 		}
+	}
+	r.measuredWell()
+}
+
+// measuredWell waits until each agent has seen that its GPUs are whole again: on a busy machine the next fault could come before. What
+// only a reboot clears is not waited for.
+func (r *rig) measuredWell() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.ctx, 15*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	ill := map[string]bool{}
+	current, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- r.Bus().Conditions(ctx, current, func(c bus.Condition) {
+			mu.Lock()
+			defer mu.Unlock()
+			n := slices.IndexFunc(r.Box().Nodes(), func(n *sandbox.Node) bool { return n.Name == c.Node })
+			if n < 0 || !strings.HasPrefix(c.Key, "gpu/row-remap") && !strings.HasPrefix(c.Key, "gpu/lost") || c.BootID != r.Box().Nodes()[n].BootID() {
+				return
+			}
+			if ill[c.Node+" "+c.Key] = c.Active; !c.Active {
+				delete(ill, c.Node+" "+c.Key)
+			}
+		})
+	}()
+	select {
+	case <-current:
+	case <-ctx.Done():
+	}
+	for well := false; !well && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		mu.Lock()
+		well = len(ill) == 0
+		mu.Unlock()
+	}
+	cancel()
+	r.must(<-ended)
+	if len(ill) > 0 {
+		r.Logf("still said after the repair: %v", slices.Sorted(maps.Keys(ill)))
 	}
 }
 
