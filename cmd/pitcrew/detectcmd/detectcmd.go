@@ -181,7 +181,7 @@ func sameFile(a, b string) bool {
 	x, errA := os.Stat(a)
 	y, errB := os.Stat(b)
 	if errA == nil && errB == nil {
-		return os.SameFile(x, y)
+		return x.Mode().IsRegular() && os.SameFile(x, y) // /dev/null may be named twice
 	}
 	return filepath.Clean(a) == filepath.Clean(b)
 }
