@@ -32,6 +32,7 @@ func main() {
 	}
 	root.AddCommand(demo.Command(), incidentcmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
 	root.AddCommand(controlcmd.Commands()...)
+	refuseUnknown(root)
 	err := root.ExecuteContext(ctx)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "pitcrew:", err)
@@ -39,5 +40,20 @@ func main() {
 	if err != nil {
 		stop()
 		os.Exit(1)
+	}
+}
+
+// refuseUnknown makes an error of a word that no command below c has: by itself the library prints the help and exits with 0.
+func refuseUnknown(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		if sub.HasSubCommands() && !sub.Runnable() {
+			sub.RunE = func(c *cobra.Command, args []string) error {
+				if len(args) == 0 {
+					return c.Help()
+				}
+				return fmt.Errorf("unknown command %q for %q; `%s --help` lists them", args[0], c.CommandPath(), c.CommandPath())
+			}
+		}
+		refuseUnknown(sub)
 	}
 }
