@@ -22,7 +22,7 @@ func GatewayOf(source string) string {
 
 // GatewaySignals are what a gateway may say of a rank or a job: how it compares with its peers, and a job's class with others. It may also say what an operator's
 // alert rule found (cause kind rule). What happened on a node is for that node alone to say.
-var GatewaySignals = []string{"rank/straggler", "rank/imbalance", "rank/absent", "job/slowdown", "class/slow-driver", "class/slow-framework"}
+var GatewaySignals = []string{"rank/straggler", "rank/imbalance", "rank/absent", "torch/desync", "job/slowdown", "class/slow-driver", "class/slow-framework"}
 
 // MayGateway reports why a gateway may not say an event; nil: it may. Nothing that it says is certain, so nothing is a fault or fatal.
 func MayGateway(e Event) error {

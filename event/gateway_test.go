@@ -20,6 +20,10 @@ func TestAGatewayComparesRanksAndSaysNothingElse(t *testing.T) {
 	if err := MayGateway(straggler()); err != nil {
 		t.Error(err)
 	}
+	desync := straggler()
+	if desync.Data.Cause = (Cause{Kind: "torch", Name: "desync"}); MayGateway(desync) != nil {
+		t.Error("who did not enter a collective is not a gateway's to say")
+	}
 	for what, change := range map[string]func(*Event){
 		"a fault":            func(e *Event) { e.Type = Fault },
 		"an incident's step": func(e *Event) { e.Type = Incident },

@@ -138,8 +138,8 @@ func (j *jobs) Shutdown(context.Context) error {
 func (j *jobs) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) error {
 	now := j.now()
 	for _, rm := range md.ResourceMetrics().All() {
-		samples, works := stepsOf(rm), worksOf(rm)
-		if len(samples)+len(works) == 0 {
+		samples, works, claims := stepsOf(rm), worksOf(rm), collectivesOf(rm)
+		if len(samples)+len(works)+len(claims) == 0 {
 			continue
 		}
 		j.emit(ctx, func() (found []detector.Finding) {
@@ -148,6 +148,9 @@ func (j *jobs) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) error {
 			}
 			for _, w := range works {
 				j.engine.Tell(now, w.job, w.target, w.work)
+			}
+			for _, c := range claims {
+				j.engine.Collective(now, c.job, c.target, c.collective)
 			}
 			return found
 		})

@@ -30,6 +30,7 @@ type attempt struct {
 	formed       bool
 	open         int // findings
 	class        classed
+	desync       desync
 }
 
 // member is a rank.
@@ -213,12 +214,14 @@ func (a *attempt) end(now time.Time, why string) {
 	for _, r := range a.roles {
 		r.end(now, why)
 	}
+	a.desync.end(now, a, why)
 	if a.e.classes != nil {
 		a.class.end(now, a, why)
 	}
 }
 
 func (a *attempt) tick(now time.Time) {
+	a.desync.tick(now, a)
 	if !a.formed {
 		a.form(now)
 		return

@@ -2,6 +2,7 @@ package job
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 func FuzzSamples(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 0.2, math.NaN())
 	f.Add([]byte("\x00\x00\x00\x10\x00\x01\x00\x10\x00\x02\x00\x10\x00\x03\x00\x10"), 1e300, math.Inf(1))
+	f.Add([]byte(strings.Repeat("\x0e\x01\x00\x39\x00\x80\x0e\x02\x00\x39\x00\x80\x0e\x03\x00\x38\x00\x80", 8)), 0.2, 0.1) // the third rank did not enter a collective
 	f.Fuzz(func(t *testing.T, b []byte, v, w float64) {
 		store, err := class.New(class.Config{MaxRuns: 4, PerClass: 2, MaxSteps: 64})
 		if err != nil {
@@ -38,6 +40,7 @@ func FuzzSamples(f *testing.F) {
 			}
 			e.Tell(now, s.Job, s.Target, Work{Workload: "model=" + string(c[4:5]), GPU: string(c[5:]), Driver: string(rune('a' + c[0]%2)), Framework: "f"})
 			found := e.Add(now, s)
+			e.Collective(now, s.Job, s.Target, Collective{Group: string(c[4:5]), Enqueued: int64(int8(c[3])) << (c[4] % 60), Op: string(c[5:])})
 			if c[0]&1 == 0 {
 				found = append(found, e.Tick(now)...)
 			}

@@ -3,6 +3,8 @@ package torchreceiver
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +22,8 @@ const (
 	collectivesFresh = 15 * time.Second
 	// maxGroupNames bounds the process groups of one rank: their names are the pod's to choose, and each is a series.
 	maxGroupNames = 16
+	// maxOps bounds the names of operations that one rank's series bear, which are the pod's to choose too.
+	maxOps = 16
 )
 
 var (
@@ -37,6 +41,7 @@ type claim struct {
 	last  hook.Collectives
 	at    time.Time
 	names map[string]bool // of this attempt
+	ops   map[string]bool // told as an attribute
 }
 
 // take remembers a message, of groups that are within the bound.
@@ -53,13 +58,16 @@ func (s *claims) take(r *hook.Rank, c hook.Collectives, now time.Time) hook.Coll
 	}
 	have := s.ranks[r]
 	if have == nil {
-		have = &claim{names: map[string]bool{}}
+		have = &claim{names: map[string]bool{}, ops: map[string]bool{}}
 		s.ranks[r] = have
 	}
 	kept := c.Groups[:0]
 	for _, g := range c.Groups {
 		if have.names[g.Name] || len(have.names) < maxGroupNames {
 			have.names[g.Name] = true
+			if op := opName(g.Op); have.ops[op] || len(have.ops) < maxOps {
+				have.ops[op] = true
+			}
 			kept = append(kept, g)
 		}
 	}
@@ -68,7 +76,13 @@ func (s *claims) take(r *hook.Rank, c hook.Collectives, now time.Time) hook.Coll
 	return c
 }
 
-// of is what a rank said that still holds of the step it is in.
+// opName is an operation without its sizes.
+func opName(op string) string {
+	name, _, _ := strings.Cut(op, " ")
+	return name
+}
+
+// of is what a rank said that still holds of the step it is in; operations without their sizes.
 func (s *claims) of(r *hook.Rank, snap *hook.Snapshot, now time.Time) []hook.CollectiveGroup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +90,15 @@ func (s *claims) of(r *hook.Rank, snap *hook.Snapshot, now time.Time) []hook.Col
 	if have == nil || now.Sub(have.at) > collectivesFresh || have.last.Attempt != snap.Attempt || uint64(have.last.Step) != snap.Step {
 		return nil
 	}
-	return have.last.Groups
+	groups := slices.Clone(have.last.Groups)
+	for i := range groups {
+		if g := &groups[i]; have.ops[opName(g.Op)] {
+			g.Op = opName(g.Op)
+		} else {
+			g.Op = ""
+		}
+	}
+	return groups
 }
 
 // collectives turns a rank's word into one log event for each group.
@@ -114,7 +136,11 @@ func (b *batch) collectives(pod string, rank *hook.Rank, s *hook.Snapshot) {
 	for _, g := range b.r.claims.of(rank, s, b.now) {
 		for m, v := range map[*about]int64{&enqueued: g.Enqueued, &completed: g.Completed} {
 			if v >= 0 {
-				b.put(m, pod, s, at, float64(v)).Attributes().PutStr("pitcrew.process_group.name", g.Name)
+				p := b.put(m, pod, s, at, float64(v))
+				p.Attributes().PutStr("pitcrew.process_group.name", g.Name)
+				if m == &enqueued && g.Op != "" {
+					p.Attributes().PutStr("pitcrew.collective.op", g.Op)
+				}
 			}
 		}
 	}

@@ -19,12 +19,12 @@ func TestAStalledRanksCollectivesAreToldAsEventsAndMetricsUntilItSteps(t *testin
 	logs.wait(t, EventRankAttached)
 	rank.Tell("step 7")
 	rank.Tell(`say {"t":"collectives","attempt":2,"step":7,"groups":[{"name":"old","enqueued":1}]}`) // of another attempt
-	rank.Tell(`say {"t":"collectives","attempt":3,"step":7,"groups":[{"name":"0","desc":"default_pg","ranks":"0-1","size":2,"enqueued":57,"started":-1,"completed":56,"op":"gloo:all_reduce"}]}`)
+	rank.Tell(`say {"t":"collectives","attempt":3,"step":7,"groups":[{"name":"0","desc":"default_pg","ranks":"0-1","size":2,"enqueued":57,"started":-1,"completed":56,"op":"gloo:all_reduce [[1]]"}]}`)
 	x := logs.wait(t, EventCollectives)
 	for k, want := range map[string]any{
 		"k8s.pod.uid": podUID, "pitcrew.rank": int64(1), "pitcrew.attempt": int64(3), "pitcrew.step": int64(7), "pitcrew.process_group.name": "0",
 		"pitcrew.process_group.desc": "default_pg", "pitcrew.process_group.ranks": "0-1", "pitcrew.process_group.size": int64(2),
-		"pitcrew.collective.enqueued": int64(57), "pitcrew.collective.started": int64(-1), "pitcrew.collective.completed": int64(56), "pitcrew.collective.op": "gloo:all_reduce",
+		"pitcrew.collective.enqueued": int64(57), "pitcrew.collective.started": int64(-1), "pitcrew.collective.completed": int64(56), "pitcrew.collective.op": "gloo:all_reduce [[1]]",
 	} {
 		if got := x.Attributes().AsRaw()[k]; got != want {
 			t.Errorf("%s is %v, want %v", k, got, want)
@@ -36,6 +36,9 @@ func TestAStalledRanksCollectivesAreToldAsEventsAndMetricsUntilItSteps(t *testin
 	p := got["pitcrew.train.collective.enqueued"][0]
 	if name, _ := p.Attributes().Get("pitcrew.process_group.name"); p.IntValue() != 57 || name.Str() != "0" {
 		t.Errorf("%d collectives of group %q", p.IntValue(), name.Str())
+	}
+	if op, _ := p.Attributes().Get("pitcrew.collective.op"); op.Str() != "gloo:all_reduce" {
+		t.Errorf("the operation is %q", op.Str())
 	}
 	rank.Tell("step 8")
 	time.Sleep(50 * time.Millisecond)

@@ -1,0 +1,43 @@
+package detectorconnector
+
+import (
+	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/pitcrew/pitcrew/detector/job"
+	"github.com/pitcrew/pitcrew/event"
+)
+
+const enqueuedMetric = "pitcrew.train.collective.enqueued"
+
+// claim is what a rank says of one of its process groups.
+type claim struct {
+	job        string
+	target     event.Target
+	collective job.Collective
+}
+
+func collectivesOf(rm pmetric.ResourceMetrics) (claims []claim) {
+	res := rm.Resource().Attributes()
+	for _, sm := range rm.ScopeMetrics().All() {
+		for _, m := range sm.Metrics().All() {
+			if m.Name() != enqueuedMetric {
+				continue
+			}
+			for _, p := range points(m).All() {
+				if p.Flags().NoRecordedValue() {
+					continue
+				}
+				n := int64(-1)
+				if p.ValueType() == pmetric.NumberDataPointValueTypeInt {
+					n = p.IntValue()
+				}
+				a := both{p.Attributes(), res}
+				s := stepOf(a, p.Timestamp().AsTime())
+				claims = append(claims, claim{s.Job, s.Target, job.Collective{
+					Group: short(a, "pitcrew.process_group.name"), Op: short(a, "pitcrew.collective.op"), Enqueued: n,
+				}})
+			}
+		}
+	}
+	return claims
+}
