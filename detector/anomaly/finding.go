@@ -83,7 +83,7 @@ func (e *Engine) opened(tr *track, s *Signal, f *series.Finding, x series.Sample
 		return
 	}
 	e.onsets[tr.row]++
-	up := f.Ratio > 0
+	up := f.Ratio > 1
 	if tr.profile == facility {
 		up = f.Value > f.Expected
 	}

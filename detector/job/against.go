@@ -49,7 +49,7 @@ func (c *classed) judge(now time.Time, a *attempt, step int64, took float64) {
 	v := e.judge.Observe(c.id, x)
 	f := e.judge.Finding(c.id)
 	switch {
-	case v.Change == series.Opened && f.Ratio > 0: // a run that is faster than its siblings is no fault
+	case v.Change == series.Opened && f.Ratio > 1: // a run that is faster than its siblings is no fault
 		if c.found != nil {
 			c.over(now, a, "it became slower still")
 		}

@@ -57,14 +57,14 @@ type Finding struct {
 	Lower, Upper         float64
 	Score                float64 // at opening
 	Asked                float64 // false onsets per series-hour
-	Ratio                float64 // of the level during the finding to the expected one
+	Ratio                float64 // to the expected level: of the evidence while open, of the level during the finding once it is over; of a stall, of its interval
 	Baseline             string  // self | siblings
 	Age                  int     // samples behind the baseline
 	Phase                uint8
 	Workload             uint32
-	Joins                bool // opened within the refractory time of an earlier one: the same story
-	Samples              int  // while open
-	Lost                 float64
+	Joins                bool    // opened within the refractory time of an earlier one: the same story
+	Samples              int     // while open
+	Lost                 float64 // s, of a ratio: the time by which the samples since the opening were longer than expected; of a stall, its own too
 	sum                  float64
 	worstFast, worstSlow float32
 	crossed              int64   // ns of the last told change while it was open
@@ -105,6 +105,9 @@ func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, 
 		}
 		if w != Nothing && (s.until == 0 || z > 1.5 && max(fast, slow) >= floorFast) {
 			e.opens(id, s, k, x, v, ref, unit, dt, w, score)
+			if f := e.open[id]; w == Stall { // all of it is this one interval; what comes until it ends is as usual
+				f.Ratio, f.Lost = math.Exp(min(raw, 20)), dt*(1-math.Exp(-raw))
+			}
 			return score, Opened
 		}
 		return score, None
@@ -230,21 +233,23 @@ func (e *Engine) opens(id ID, s *state, k uint8, x Sample, v, ref, unit, dt floa
 	expected, lower, upper := e.band(s, k, ref, unit)
 	f := &Finding{
 		Series: id, What: w, Severity: sev, Onset: onset, Opened: s.t, Value: v, Expected: expected, Lower: lower, Upper: upper,
-		Score: score, Asked: e.cfg.Asked, Ratio: float64(s.fast), Baseline: base, Age: int(s.n[k]), Phase: s.phase, Workload: x.Workload,
+		Score: score, Asked: e.cfg.Asked, Baseline: base, Age: int(s.n[k]), Phase: s.phase, Workload: x.Workload,
 		Joins: before != nil && float64(s.t-before.Ended)*1e-9 < joinSeconds,
 	}
-	if math.Abs(float64(s.slow)) > math.Abs(f.Ratio) {
-		f.Ratio = float64(s.slow)
+	off := s.fast
+	if abs32(s.slow) > abs32(off) {
+		off = s.slow
 	}
+	f.Ratio = math.Exp(clamp(float64(off), 20))
 	f.worstFast, f.worstSlow = abs32(s.fast), abs32(s.slow)
 	e.open[id] = f
 	e.counts.Findings++
-	s.what, s.good, s.recent, s.until = uint8(w), 0, float32(f.Ratio), float32(refractory(e.cfg.Asked))
+	s.what, s.good, s.recent, s.until = uint8(w), 0, off, float32(refractory(e.cfg.Asked))
 }
 
 func (e *Engine) ends(s *state, f *Finding, st State) {
 	f.State, f.Ended = st, s.t
-	if f.Samples > 0 {
+	if f.Samples > 0 && f.What != Stall {
 		f.Ratio = math.Exp(clamp(f.sum/float64(f.Samples), 20))
 	}
 	switch {

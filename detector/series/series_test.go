@@ -185,6 +185,9 @@ func TestAStallAndAFlatLineAreNamed(t *testing.T) {
 	if at := opened(vs); len(at) != 1 || at[0] != 500 || e.Finding(0).What != Stall {
 		t.Errorf("stall: opened at %v", at)
 	}
+	if f := e.Finding(0); math.Abs(f.Ratio-60) > 6 || math.Abs(f.Lost-5.9) > 0.6 {
+		t.Errorf("a step of 0.1 s that took 6 s: ratio %.3g, %.3g s lost", f.Ratio, f.Lost)
+	}
 	xs = job{ms: 1000, noise: 0.05, steps: 2000, seed: 4}.samples()
 	for i := 1000; i < 2000; i++ {
 		xs[i].V = xs[999].V
@@ -321,5 +324,14 @@ func TestMoreIsFoundWhereMoreIsAskedFor(t *testing.T) {
 		if seen > 2*asked || seen < asked/8 {
 			t.Errorf("asked %g, seen %.3g per hour", asked, seen)
 		}
+	}
+}
+
+func TestTheRatioOfAnOpenFindingIsOneToTheExpectedLevel(t *testing.T) {
+	xs := job{ms: 100, noise: 0.02, factor: 1.5, from: 500, to: 600, steps: 510, seed: 2}.samples()
+	_, e := run(t, Config{}, xs)
+	f := e.Finding(0)
+	if f == nil || f.State != StateOpen || f.Ratio < 1.05 || f.Ratio > 1.5 {
+		t.Errorf("half as much again, while open: %+v", f)
 	}
 }
