@@ -122,27 +122,37 @@ func (r *role) round(now time.Time, s *Sample) *round {
 	if ok {
 		return r.open[i]
 	}
-	x := &round{}
+	var x *round
 	if n := len(r.free); n > 0 {
 		x, r.free = r.free[n-1], r.free[:n-1]
 	} else {
-		x.present, x.work = make([]bool, len(r.members)), make([]float64, len(r.members))
-		for k := range x.values {
-			x.values[k] = make([]float64, len(r.members))
-		}
+		x = newRound(len(r.members))
 	}
+	x.empty()
+	x.step, x.at, x.first = s.Step, clamp(s.Time, now.Add(-maxLag), now), now
+	r.open = slices.Insert(r.open, i, x)
+	return x
+}
+
+func newRound(members int) *round {
+	x := &round{present: make([]bool, members), work: make([]float64, members)}
+	for k := range x.values {
+		x.values[k] = make([]float64, members)
+	}
+	x.empty()
+	return x
+}
+
+// empty takes all values from a round.
+func (x *round) empty() {
+	x.have = 0
+	clear(x.present)
 	for i := range x.work {
 		x.work[i] = math.NaN()
 	}
-	x.step, x.at, x.first, x.have = s.Step, clamp(s.Time, now.Add(-maxLag), now), now, 0
-	clear(x.present)
 	for k := range x.values {
-		for i := range x.values[k] {
-			x.values[k][i] = math.NaN()
-		}
+		copy(x.values[k], x.work)
 	}
-	r.open = slices.Insert(r.open, i, x)
-	return x
 }
 
 // closeTo closes the rounds up to a step. A rank that has ended a step will not send an older one.
