@@ -88,6 +88,10 @@ def test_a_step_number_that_jumps_is_followed_both_ways(rank):
     for _ in range(30):
         run(5)
     assert probes.measured[-1] == 1024
+    run(5, step=300)
+    for _ in range(20):
+        run(5)
+    assert probes.measured[-1] == 320
     h.resume()  # nothing to load: from step 0
     for _ in range(64):
         run(5)
