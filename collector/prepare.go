@@ -49,7 +49,7 @@ func Prepare(m Mode) error {
 		user = filepath.Join(os.TempDir(), fmt.Sprintf("pitcrew-%d", os.Getuid()))
 	}
 	if m == Gateway {
-		return classesFile(user)
+		return gatewayFiles(user)
 	}
 	for _, d := range []struct{ env, root, user string }{
 		{"PITCREW_RUN_DIR", "/run/pitcrew", filepath.Join(user, "pitcrew", "run")},
@@ -68,15 +68,22 @@ func Prepare(m Mode) error {
 // ClassesEnv names the file in which a gateway keeps what it learnt of workloads; set to nothing: none.
 const ClassesEnv = "PITCREW_CLASSES_FILE"
 
-// classesFile gives a gateway a file for its classes. One that may write nowhere keeps them in memory.
-func classesFile(user string) error {
-	if _, said := os.LookupEnv(ClassesEnv); said {
-		return nil
+// JobsEnv names the file in which a gateway keeps what it knows of running jobs; set to nothing: none.
+const JobsEnv = "PITCREW_JOBS_FILE"
+
+// gatewayFiles gives a gateway files for what it knows. One that may write nowhere keeps it in memory.
+func gatewayFiles(user string) error {
+	var errs []error
+	for env, name := range map[string]string{ClassesEnv: "classes.snapshot", JobsEnv: "jobs.snapshot"} {
+		if _, said := os.LookupEnv(env); said {
+			continue
+		}
+		if folder("PITCREW_STATE_DIR", "/var/lib/pitcrew", filepath.Join(user, "pitcrew", "state")) != nil {
+			return nil
+		}
+		errs = append(errs, os.Setenv(env, filepath.Join(os.Getenv("PITCREW_STATE_DIR"), name)))
 	}
-	if folder("PITCREW_STATE_DIR", "/var/lib/pitcrew", filepath.Join(user, "pitcrew", "state")) != nil {
-		return nil
-	}
-	return os.Setenv(ClassesEnv, filepath.Join(os.Getenv("PITCREW_STATE_DIR"), "classes.snapshot"))
+	return errors.Join(errs...)
 }
 
 // folder makes the folder that the variable names; without one the system's, or the user's own where that may not be written.

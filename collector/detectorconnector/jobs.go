@@ -31,6 +31,8 @@ type Jobs struct {
 	Absent   time.Duration `mapstructure:"absent"`    // silence, while its peers go on, after which a rank is absent; at least three rounds
 	Forget   time.Duration `mapstructure:"forget"`    // silence after which an attempt is over
 
+	StateFile string `mapstructure:"state_file"` // what is known of running jobs, and what is open, across restarts; empty: none
+
 	ClassesFile string  `mapstructure:"classes_file"` // what earlier runs of workloads showed, across restarts; empty: none
 	Classes     Classes `mapstructure:"classes"`
 }
@@ -65,6 +67,7 @@ type jobs struct {
 	stop    context.CancelFunc
 	group   sync.WaitGroup
 	file    classFile
+	running jobsFile
 
 	mu      sync.Mutex
 	engine  *job.Engine
@@ -86,6 +89,7 @@ func newJobs(set connector.Settings, cfg *Config, next consumer.Logs) (*jobs, er
 		return nil, err
 	}
 	j := &jobs{cfg: cfg, log: set.Logger, next: next, now: time.Now, store: store, file: classFile{path: cfg.Jobs.ClassesFile, log: set.Logger}}
+	j.running = jobsFile{path: cfg.Jobs.StateFile, log: set.Logger}
 	j.engine = job.New(job.Options{
 		Cluster: cfg.Cluster, Gateway: name, MaxJobs: cfg.Jobs.MaxJobs, MaxRanks: cfg.Jobs.MaxRanks, Absent: cfg.Jobs.Absent, Forget: cfg.Jobs.Forget, Classes: store,
 	})
@@ -107,6 +111,10 @@ func (j *jobs) Start(context.Context, component.Host) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	j.stop = cancel
 	j.file.load(j.store)
+	j.running.load(j.now(), j.engine)
+	if j.running.path != "" {
+		j.group.Go(func() { j.keepJobs(ctx) })
+	}
 	if j.file.path != "" {
 		j.group.Go(func() { j.keepClasses(ctx) })
 	}
