@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = ["attach", "attached", "data", "detach", "resume", "section", "step"]
 
 _hook = None
+_step = None  # what `step` calls: looked up once, not each time
 
 
 def attach(
@@ -68,7 +69,7 @@ def attach(
         None for as many as the length of a step allows (one of 64 below 20 ms, of 16 below 80 ms, of 4 below 320 ms,
         else each), 0 for none.
     """
-    global _hook
+    global _hook, _step
     try:
         detach()
         _hook = _make(
@@ -78,6 +79,7 @@ def attach(
         _measure(_hook, model, optimizer, phases)
         if optimizer is not None and step_on != "call":
             _count(_hook, optimizer, step_on)
+        _step = _first_step
     except Exception as error:
         warnings.warn("pitcrew: not attached: %s: %s" % (type(error).__name__, error), RuntimeWarning, stacklevel=2)
     return _hook
@@ -177,8 +179,8 @@ def attached():
 
 def detach():
     """Training is over in this process: agents hear it, and checkpoints are no longer made. Also done at exit."""
-    global _hook
-    hook, _hook = _hook, None
+    global _hook, _step
+    hook, _hook, _step = _hook, None, None
     if hook is not None:
         hook.close()
 
@@ -189,13 +191,17 @@ def step(loss=None, *, step=None, grad_norm=None, samples=0, tokens=0):
     loss, grad_norm: floats or tensors; those on a GPU are read now and then without waiting for them. step: the number
     of steps completed, where you count yourself. samples or tokens: how many this rank processed in the step.
     """
-    hook = _hook
-    if hook is not None:
-        if not hook.counted_by_call:
-            hook.count_by_call()
+    if _step is not None:
         if tokens:
-            hook.count_tokens()
-        hook.step(loss, step=step, grad_norm=grad_norm, samples=tokens or samples)
+            _hook.count_tokens()
+        _step(loss, step, grad_norm, tokens or samples)
+
+
+def _first_step(*values):
+    global _step
+    _hook.count_by_call()
+    _step = _hook.step
+    _step(*values)
 
 
 def data(iterable):

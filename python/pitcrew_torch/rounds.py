@@ -46,6 +46,11 @@ class Rounds:
     """step(): last completed step. can_save(): whether a save is possible. refuse(): True once training is over.
     notify(message): say to every agent, from any thread. leave(text): end this process, must not return."""
 
+    __slots__ = (
+        "_can_save", "_changed", "_clock", "_leave", "_memory", "_notify", "_refuse", "_round", "_step", "_verbs",
+        "attempt", "stop_at",
+    )  # fmt: skip
+
     def __init__(self, attempt, step, can_save, refuse, notify, leave, clock=time.monotonic):
         self.attempt = attempt
         self.stop_at = NEVER

@@ -109,7 +109,7 @@ class Steps:
             self._turn_at = 0
         self._replan()
 
-    def step(self, loss=None, *, step=None, grad_norm=None, samples=0):
+    def step(self, loss=None, step=None, grad_norm=None, samples=0):
         """A training step has ended. See `pitcrew_torch.step`."""
         try:
             now = _now()
@@ -118,7 +118,7 @@ class Steps:
                 or type(loss) is not float
                 or step is not None
                 or grad_norm is not None
-                or not -_infinity < loss < _infinity
+                or loss - loss != 0.0  # it is infinite or not a number
             ):
                 self._whole(now, loss, step, grad_norm, samples)
                 return

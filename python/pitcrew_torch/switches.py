@@ -25,7 +25,6 @@ class Wrapper:
 
     def __init__(self, owner, name, make):
         self._owner, self._name, self._make = owner, name, make
-        self._own = name in vars(owner)  # else the owner has it from its class
         self._inner = getattr(owner, name)
         self._ours = make(self._inner)
         self._on = False
@@ -36,13 +35,9 @@ class Wrapper:
         there = getattr(self._owner, self._name, None)
         if on:
             if there != self._inner:
-                self._own = True
                 self._inner, self._ours = there, self._make(there)
             setattr(self._owner, self._name, self._ours)
             self._on = True
         elif there == self._ours:
-            if self._own:
-                setattr(self._owner, self._name, self._inner)
-            else:
-                delattr(self._owner, self._name)
+            setattr(self._owner, self._name, self._inner)
             self._on = False
