@@ -2,7 +2,6 @@ package job
 
 import (
 	"cmp"
-	"container/list"
 	"fmt"
 	"math"
 	"slices"
@@ -113,14 +112,6 @@ func (a *attempt) missed(now time.Time, gap time.Duration) {
 			x.opened = x.opened.Add(gap)
 		}
 	}
-}
-
-// elements of the attempts, the one heard of last in front.
-func elements(l *list.List) (out []*attempt) {
-	for el := l.Front(); el != nil; el = el.Next() {
-		out = append(out, el.Value.(*attempt))
-	}
-	return out
 }
 
 // at is a time by anybody's clock, to the nanosecond.

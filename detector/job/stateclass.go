@@ -165,7 +165,8 @@ func (w *walk) against(x *against) {
 // number takes the judge's series of the runs that were read, and frees all others.
 func (e *Engine) number() error {
 	used := make([]bool, e.classes.judge.Len())
-	for _, a := range elements(e.recent) {
+	for el := e.recent.Front(); el != nil; el = el.Next() {
+		a := el.Value.(*attempt)
 		if !a.class.judged {
 			continue
 		}
