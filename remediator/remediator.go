@@ -266,7 +266,7 @@ func (r *remediator) lead(ctx context.Context) error {
 	r.tellStanding(e)
 	group.Go(func() error {
 		return r.bus.Events(ctx, "remediator", func(ctx context.Context, d bus.Delivery) error {
-			if d.Event.Data.Target.Node == "" { // who publishes for a node speaks of that node, whatever he leaves out
+			if d.Event.Data.Target.Node == "" && d.Gateway == "" { // who publishes for a node speaks of that node, whatever he leaves out
 				d.Event.Data.Target.Node = d.Node
 			}
 			return e.Handle(ctx, d.Event, incident.Origin{Age: d.Age})
