@@ -45,7 +45,9 @@ func TestEachFaultIsOneLineOfTheScript(t *testing.T) {
 		{"an error", func(n *Node) error { return n.Fail("dcgmHealthCheck", -3) }, "\nfail dcgmHealthCheck -3\n"},
 		{"a dead engine", func(n *Node) error { return n.EngineDown(true) }, "\nengine down\n"},
 		{"a link", func(n *Node) error { return n.NVLink(0, 4, "down") }, "\nnvlink 0 4 down\n"},
-		{"an instance", func(n *Node) error { return n.MIG(1, Instance{3, "1g.10gb", 1, []Compute{{0, "MIG-a", false}, {1, "", false}, {2, "MIG-b", true}}}) }, "\nmig 1 3 1g.10gb 1 0:MIG-a 1 2=MIG-b\n"},
+		{"an instance", func(n *Node) error {
+			return n.MIG(1, Instance{3, "1g.10gb", 1, []Compute{{0, "MIG-a", false}, {1, "", false}, {2, "MIG-b", true}}})
+		}, "\nmig 1 3 1g.10gb 1 0:MIG-a 1 2=MIG-b\n"},
 		{"an instance's field", func(n *Node) error { return n.SetInstance(1, 3, 252, 7) }, "\nfield 1/3 252 const 7\n"},
 		{"switches", func(n *Node) error { return n.Switches(4) }, "\nswitches 4\n"},
 		{"a switch that is gone", func(n *Node) error { return n.RemoveSwitch(2) }, "\nswitch 2 gone\n"},
