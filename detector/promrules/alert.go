@@ -24,10 +24,9 @@ type alert struct {
 
 // change is what an evaluation did to an alert.
 type change struct {
-	rule   *rule
-	alert  *alert
-	fired  bool // else resolved
-	before bool // it fired in an earlier evaluation; said again after a restart
+	rule  *rule
+	alert *alert
+	fired bool // else resolved
 }
 
 // judge takes the result of one evaluation. The rules are Prometheus': an alert is pending until `for` has passed without a gap,
@@ -107,7 +106,7 @@ func (x *expander) alert(ctx context.Context, u *rule, s promql.Sample, now time
 		return bounded(out, maxText)
 	}
 	b := labels.NewBuilder(s.Metric)
-	b.Del(labels.MetricName)
+	b.Del(model.MetricNameLabel)
 	u.labels.Range(func(l labels.Label) { b.Set(l.Name, fill(l.Value)) })
 	b.Set(labels.AlertName, u.alert)
 	notes := labels.NewScratchBuilder(u.annotations.Len())

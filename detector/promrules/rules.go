@@ -183,7 +183,7 @@ func names(expr parser.Expr) (out []string) {
 		if s, ok := node.(*parser.VectorSelector); ok {
 			name := ""
 			for _, m := range s.LabelMatchers {
-				if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+				if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
 					name = m.Value
 				}
 			}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
@@ -209,7 +210,7 @@ func (r *Runner) record(u *rule, result promql.Vector, at time.Time, limit int) 
 	for _, s := range result {
 		b := labels.NewBuilder(s.Metric)
 		u.labels.Range(func(l labels.Label) { b.Set(l.Name, l.Value) })
-		b.Set(labels.MetricName, u.record)
+		b.Set(model.MetricNameLabel, u.record)
 		l := b.Labels()
 		if _, twice := now[l.Hash()]; twice {
 			return fmt.Errorf("recording rule %s: two results have the same labels %s", u.record, l)
@@ -226,7 +227,7 @@ func (r *Runner) tellAlerts(u *rule, at time.Time) {
 	now := map[uint64]labels.Labels{}
 	for _, a := range u.active {
 		b := labels.NewBuilder(a.labels)
-		b.Set(labels.MetricName, "ALERTS")
+		b.Set(model.MetricNameLabel, "ALERTS")
 		b.Set("alertstate", map[bool]string{true: "firing", false: "pending"}[a.firing])
 		l := b.Labels()
 		now[l.Hash()] = l

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -91,7 +92,7 @@ func (w *Window) series(l labels.Labels) *windowSeries {
 	}
 	s := &windowSeries{labels: l}
 	w.byHash[h] = append(w.byHash[h], s)
-	name := l.Get(labels.MetricName)
+	name := l.Get(model.MetricNameLabel)
 	w.byName[name] = append(w.byName[name], s)
 	w.counts.Series++
 	return s
@@ -175,7 +176,7 @@ func (w *Window) each(matchers []*labels.Matcher, f func(*windowSeries)) {
 		}
 	}
 	for _, m := range matchers {
-		if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+		if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
 			visit(w.byName[m.Value])
 			return
 		}
