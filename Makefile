@@ -43,6 +43,7 @@ $(TORCH)/ready:
 
 test-full: test $(TORCH)/ready ## test, then the gateway's build, the hook's tests on a current torch, each fuzz target for FUZZTIME
 	go test -tags $(TAGS),gateway ./collector
+	PITCREW_TEST_FULL=1 go test -tags $(TAGS) -run Throttles ./sandbox/agentbench
 	$(TORCH)/bin/python3 -c 'import torch; print("torch", torch.__version__)'
 	$(TORCH)/bin/python3 -m pytest -q python/tests
 	$(MAKE) fuzz

@@ -69,6 +69,24 @@ func steps(job string, rank int, first, last int64, compute func() float64) pmet
 	return md
 }
 
+// firstEvent waits for the first event on the bus.
+func firstEvent(t *testing.T, url string) (got *bus.Delivery) {
+	t.Helper()
+	b := client(t, url)
+	defer b.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	err := b.Events(ctx, "test", func(_ context.Context, d bus.Delivery) error {
+		got = &d
+		cancel()
+		return nil
+	}, func(subject string, err error) { t.Errorf("%s: %v", subject, err) })
+	if err != nil || got == nil {
+		t.Fatalf("no event: %v", err)
+	}
+	return got
+}
+
 func TestAGatewayNamesTheRankThatFellBehindOnTheBus(t *testing.T) {
 	s := server(t)
 	defer s.Stop()
@@ -87,19 +105,7 @@ func TestAGatewayNamesTheRankThatFellBehindOnTheBus(t *testing.T) {
 			}))
 		}
 	}
-	b := client(t, s.URL())
-	defer b.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	var got *bus.Delivery
-	err := b.Events(ctx, "test", func(_ context.Context, d bus.Delivery) error {
-		got = &d
-		cancel()
-		return nil
-	}, func(subject string, err error) { t.Errorf("%s: %v", subject, err) })
-	if err != nil || got == nil {
-		t.Fatalf("no event: %v", err)
-	}
+	got := firstEvent(t, s.URL())
 	d := got.Event.Data
 	if got.Gateway != "gw-0" || d.Cause.Signal() != "rank/straggler" || *d.Target.Rank != 2 || d.Target.Node != "n2" || d.Target.Job.UID != "job-1" {
 		t.Errorf("from gateway %q: %+v", got.Gateway, d)

@@ -3,7 +3,6 @@
 package collector
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,8 +10,6 @@ import (
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
-
-	"github.com/pitcrew/pitcrew/bus"
 )
 
 func TestAnAlertRuleOfTheGatewayIsAnEventOnTheBus(t *testing.T) {
@@ -37,19 +34,7 @@ func TestAnAlertRuleOfTheGatewayIsAnEventOnTheBus(t *testing.T) {
 	p.SetTimestamp(pcommon.NewTimestampFromTime(time.Now()))
 	dial(t, os.Getenv("PITCREW_OTLP")).send(md)
 
-	b := client(t, s.URL())
-	defer b.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	var got *bus.Delivery
-	err := b.Events(ctx, "test", func(_ context.Context, d bus.Delivery) error {
-		got = &d
-		cancel()
-		return nil
-	}, func(subject string, err error) { t.Errorf("%s: %v", subject, err) })
-	if err != nil || got == nil {
-		t.Fatalf("no event: %v", err)
-	}
+	got := firstEvent(t, s.URL())
 	if d := got.Event.Data; got.Gateway != "gw-0" || d.Cause.Signal() != "rule/SlowSave" || d.Target.Node != "n2" || *d.Evidence.Value != 90 {
 		t.Errorf("from gateway %q: %+v", got.Gateway, d)
 	}

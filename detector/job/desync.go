@@ -66,19 +66,7 @@ func (e *Engine) Collective(now time.Time, job string, t event.Target, c Collect
 		e.counts.Malformed++
 		return
 	}
-	if job == "" {
-		job = "pod/" + t.PodUID
-	}
-	k := key{job: job}
-	if t.Attempt != nil {
-		k.attempt = *t.Attempt
-	}
-	el, ok := e.jobs[k]
-	if !ok {
-		return
-	}
-	a := el.Value.(*attempt)
-	if m := a.members[*t.Rank]; m != nil && m.target.PodUID == t.PodUID {
+	if a, m := e.heard(job, t); m != nil {
 		a.desync.take(now, m, c)
 	}
 }

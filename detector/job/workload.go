@@ -23,15 +23,8 @@ func (w *Work) sound() bool {
 	return len(w.Workload) <= maxText && len(w.GPU) <= maxText && len(w.Driver) <= maxText && len(w.Framework) <= maxText
 }
 
-// Tell takes in what a rank says of its work. Only ranks whose steps are taken in are heard.
-func (e *Engine) Tell(now time.Time, job string, t event.Target, w Work) {
-	if e.o.Classes == nil || w.Workload == "" {
-		return
-	}
-	if t.PodUID == "" || t.Rank == nil || len(job) > maxText || !w.sound() {
-		e.counts.Malformed++
-		return
-	}
+// heard gives the rank whose steps are taken in from this very pod, and its attempt; nil where there is none.
+func (e *Engine) heard(job string, t event.Target) (*attempt, *member) {
 	if job == "" {
 		job = "pod/" + t.PodUID
 	}
@@ -41,10 +34,25 @@ func (e *Engine) Tell(now time.Time, job string, t event.Target, w Work) {
 	}
 	el, ok := e.jobs[k]
 	if !ok {
-		return
+		return nil, nil
 	}
 	a := el.Value.(*attempt)
-	if m := a.members[*t.Rank]; m != nil && m.target.PodUID == t.PodUID && m.work != w {
+	if m := a.members[*t.Rank]; m != nil && m.target.PodUID == t.PodUID {
+		return a, m
+	}
+	return nil, nil
+}
+
+// Tell takes in what a rank says of its work. Only ranks whose steps are taken in are heard.
+func (e *Engine) Tell(now time.Time, job string, t event.Target, w Work) {
+	if e.o.Classes == nil || w.Workload == "" {
+		return
+	}
+	if t.PodUID == "" || t.Rank == nil || len(job) > maxText || !w.sound() {
+		e.counts.Malformed++
+		return
+	}
+	if a, m := e.heard(job, t); m != nil && m.work != w {
 		if w == a.class.last { // one copy of the words for all ranks
 			w = a.class.last
 		}
