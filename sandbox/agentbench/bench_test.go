@@ -29,6 +29,12 @@ const (
 	steps       = 5                // a second, of each rank
 )
 
+// What both processes together may take. A run beyond it fails.
+const (
+	boundCPU = 2.0   // per cent of a core
+	boundRSS = 120.0 // MiB, the sum of what each took at its most
+)
+
 // usage is what a process takes. CPU is the share of one core over the whole duration; memory the most and the mean of one look a second.
 type usage struct {
 	Name       string  `json:"name"`
@@ -52,6 +58,9 @@ type result struct {
 	CPUModel  string  `json:"cpu_model"`
 	Processes []usage `json:"processes"`
 	Total     usage   `json:"total"`
+	BoundCPU  float64 `json:"bound_cpu_percent_of_a_core"`
+	BoundRSS  float64 `json:"bound_rss_mib"`
+	Met       bool    `json:"bounds_met"`
 }
 
 // BenchmarkAgent measures both processes of a node with 8 GPUs, 55 fields of each and four of dashboards at 1 Hz, and 8 ranks at 5
@@ -77,7 +86,7 @@ func BenchmarkAgent(b *testing.B) {
 	n.kubelet.give("train", "llm-0", "torch", held...)
 	time.Sleep(warmUp)
 
-	r := result{GPUs: gpus, Fields: 55, Ranks: gpus, CPUs: runtime.NumCPU(), CPUModel: cpuModel()}
+	r := result{GPUs: gpus, Fields: 55, Ranks: gpus, CPUs: runtime.NumCPU(), CPUModel: cpuModel(), BoundCPU: boundCPU, BoundRSS: boundRSS}
 	meters := []*meter{{pid: n.agent.cmd.Process.Pid, usage: usage{Name: "agent"}}, {pid: n.dcgm.cmd.Process.Pid, usage: usage{Name: "dcgm"}}}
 	step := n.value("pitcrew_train_step{")
 	for _, m := range meters {
@@ -111,10 +120,14 @@ func BenchmarkAgent(b *testing.B) {
 			r.Series++
 		}
 	}
+	r.Met = r.Total.CPU <= boundCPU && r.Total.RSSMax <= boundRSS
 	b.ReportMetric(r.Total.CPU, "%core")
 	b.ReportMetric(r.Total.RSSMax, "MiB-rss")
 	b.ReportMetric(r.Total.PSSMax, "MiB-pss")
 	b.Log("\n" + r.table())
+	if !r.Met {
+		b.Error(r.verdict())
+	}
 	if out := os.Getenv(envOut); out != "" {
 		raw, err := json.MarshalIndent(r, "", "  ")
 		if err != nil {
@@ -142,7 +155,17 @@ func (r result) table() string {
 	for _, u := range append(append([]usage{}, r.Processes...), r.Total) {
 		fmt.Fprintf(&t, "%-8s %10.2f %9.1f %9.1f %9.1f %9.1f\n", u.Name, u.CPU, u.RSSMax, u.RSSMean, u.PSSMax, u.PrivateMax)
 	}
+	t.WriteString(r.verdict() + "\n")
 	return t.String()
+}
+
+// verdict says whether the bounds held.
+func (r result) verdict() string {
+	word := "bounds met"
+	if !r.Met {
+		word = "BOUNDS NOT MET"
+	}
+	return fmt.Sprintf("%s: %.2f %% of a core (at most %.0f %%), %.1f MiB (at most %.0f MiB)", word, r.Total.CPU, r.BoundCPU, r.Total.RSSMax, r.BoundRSS)
 }
 
 // meter reads one process in /proc. Neither process starts others; end checks that.

@@ -31,6 +31,9 @@ const gpus = 8
 // parts are where the built binary and the stub are.
 type parts struct{ collector, library string }
 
+// envCollector names a built pitcrew-collector that is run in place of the tree's: an earlier one, to compare with.
+const envCollector = "COLLECTOR"
+
 // build makes the binary and the stub once, into a folder that ends with the package's tests.
 var build = sync.OnceValues(func() (parts, error) {
 	dir, err := os.MkdirTemp("", "agentbench-")
@@ -45,6 +48,9 @@ var build = sync.OnceValues(func() (parts, error) {
 		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
 			return parts{}, fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, out)
 		}
+	}
+	if earlier := os.Getenv(envCollector); earlier != "" {
+		return parts{earlier, dir}, nil
 	}
 	return parts{filepath.Join(dir, "pitcrew-collector"), dir}, nil
 })
