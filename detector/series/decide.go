@@ -78,7 +78,7 @@ const (
 )
 
 // decide opens, keeps and ends the finding of a series. It is called where one is open or may open.
-func (e *Engine) decide(id ID, s *state, k uint8, x Sample, v, ref, r, raw, dt, unit float64, guard bool, score float64) (float64, Change) {
+func (e *Engine) decide(id ID, s *state, k uint8, x *Sample, v, ref, r, raw, dt, unit float64, guard bool, score float64) (float64, Change) {
 	fast, slow := math.Abs(float64(s.fast)), math.Abs(float64(s.slow))
 	zf := fast * float64(s.fastTail.per)
 	z := max(zf, slow*float64(s.slowTail.per))
@@ -216,7 +216,7 @@ func (s *state) most() bool {
 // closeRate is the weight of the newest residual in the mean that ends a finding.
 const closeRate = 1.0 / 3
 
-func (e *Engine) opens(id ID, s *state, k uint8, x Sample, v, ref, unit, dt float64, w What, score float64) {
+func (e *Engine) opens(id ID, s *state, k uint8, x *Sample, v, ref, unit, dt float64, w What, score float64) {
 	sev := Info
 	if s.is(flagTold) || s.is(flagSibling) {
 		sev = Warning

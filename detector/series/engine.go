@@ -122,7 +122,7 @@ func (e *Engine) unknown(s *state) Verdict {
 }
 
 // Observe judges one sample.
-func (e *Engine) Observe(id ID, x Sample) Verdict {
+func (e *Engine) Observe(id ID, x Sample) (out Verdict) {
 	s := &e.states[id]
 	e.counts.Samples++
 	if x.V-x.V != 0 { // not a number, or infinite
@@ -148,7 +148,8 @@ func (e *Engine) Observe(id ID, x Sample) Verdict {
 	if e.cfg.Profile == Facility {
 		return e.facility(id, s, x, v, dt)
 	}
-	return e.training(id, s, x, v, dt)
+	e.training(id, s, &x, v, dt, &out)
+	return out
 }
 
 // value turns counters into rates and keeps what is known of the raw values: the least change and runs of equal ones.

@@ -4,7 +4,7 @@ import "math"
 
 // training judges a sample by the training profile. What most samples need is here and cheap; changes, openings and endings are
 // in functions of their own.
-func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
+func (e *Engine) training(id ID, s *state, x *Sample, v, dt float64, out *Verdict) {
 	switch {
 	case !s.is(flagHeld):
 		s.set(flagHeld, true)
@@ -14,7 +14,8 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	}
 	if x.Phase == Warmup {
 		s.since = 0
-		return e.unknown(s)
+		*out = e.unknown(s)
+		return
 	}
 	e.interval(s, dt)
 	s.set(flagTold, x.Told)
@@ -39,7 +40,8 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 		if known = int(s.n[k]) >= warm; !known && (s.n[k] < ringSize || warm > relearn) {
 			s.begin(k, y)
 			e.relimit(s)
-			return e.unknown(s)
+			*out = e.unknown(s)
+			return
 		}
 	}
 	guard := s.since <= guardSibling && s.since <= s.guardFor() && s.since > 0
@@ -60,13 +62,13 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 	s.lean(raw)
 	if s.n[k] < lateSamples && s.moved(k) {
 		s.n[k], s.fast, s.slow, s.leaning = 0, 0, 0, 0
-		return e.unknown(s)
+		*out = e.unknown(s)
+		return
 	}
 	if known && !guard {
 		e.gather(s, r, dt)
 	}
-	out := Verdict{Known: known}
-	if known {
+	if out.Known = known; known {
 		z := max(abs32(s.fast)*s.fastTail.per, abs32(s.slow)*s.slowTail.per) // without a branch: either is as likely
 		out.Score = float64(z / (1 + z))
 		s.shift(float32(r) * max(s.fastTail.per, s.slowTail.per))
@@ -83,10 +85,9 @@ func (e *Engine) training(id ID, s *state, x Sample, v, dt float64) Verdict {
 			out.Expected, out.Lower, out.Upper = e.band(s, k, ref, unit)
 		}
 	} else {
-		out = e.unknown(s)
+		*out = e.unknown(s)
 	}
 	s.flags ^= flagOdd
-	return out
 }
 
 func (e *Engine) interval(s *state, dt float64) {
@@ -101,7 +102,7 @@ func (e *Engine) interval(s *state, dt float64) {
 }
 
 // changes takes in what is told: phase, workload, siblings; and silence.
-func (e *Engine) changes(id ID, s *state, x Sample, work uint16, dt float64) {
+func (e *Engine) changes(id ID, s *state, x *Sample, work uint16, dt float64) {
 	phase := x.Phase
 	if phase >= phases {
 		phase = phases - 1
