@@ -26,7 +26,6 @@ import (
 	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/notify"
 	"github.com/pitcrew/pitcrew/remediator/trace"
-	"github.com/pitcrew/pitcrew/remediator/witness"
 )
 
 // Options of Run.
@@ -258,7 +257,16 @@ func (r *remediator) lead(ctx context.Context) error {
 	case <-ctx.Done():
 		return ignoreEnd(term, group.Wait())
 	}
-	e := r.engine(pub)
+	said, read := newBoard(r.bootOf), make(chan struct{})
+	group.Go(func() error { return r.bus.Conditions(ctx, read, said.set) })
+	select { // nor before it is known what nodes say of themselves
+	case <-read:
+	case <-ctx.Done():
+		return ignoreEnd(term, group.Wait())
+	}
+	e := r.engine(pub, said)
+	w := r.witness(ctx, e, pub)
+	said.heard = w.Alive
 	if err := r.retry(ctx, "the open incidents", e.Start); err != nil {
 		return ignoreEnd(term, group.Wait())
 	}
@@ -278,7 +286,6 @@ func (r *remediator) lead(ctx context.Context) error {
 	group.Go(func() error { return r.conditions(ctx, e) })
 	r.listen(ctx, group, pub)
 	group.Go(func() error { return e.Follow(ctx) })
-	w := r.witness(ctx, e, pub)
 	group.Go(func() error { return r.bus.Beats(ctx, w.Heard) })
 	group.Go(func() error { w.Run(ctx); return nil })
 	group.Go(func() error {
@@ -292,11 +299,11 @@ func (r *remediator) lead(ctx context.Context) error {
 	return ignoreEnd(term, group.Wait()) // what ended the work before the term is an error
 }
 
-func (r *remediator) engine(pub *bus.Publisher) *incident.Engine {
+func (r *remediator) engine(pub *bus.Publisher, said *board) *incident.Engine {
 	k := bus.NewBucket[incident.Incident](r.bus, bus.IncidentBucket)
 	e := &incident.Engine{
 		Name: r.o.Cluster, Cluster: r.cluster, Checkpoint: &checkpoint.Coordinator{Agents: r.bus, Log: r.o.Log},
-		Judge: &judge{r.policies, r.cluster, r.kill}, Store: k, Attempts: r.bus.Attempts(), Seen: seen{r.bus},
+		Judge: &judge{r.policies, r.cluster, r.kill}, Store: k, Attempts: r.bus.Attempts(), Seen: seen{r.bus}, Conditions: said,
 		Now: time.Now, Log: r.o.Log, AfterStep: r.o.AfterStep, Writes: r.audit.of,
 	}
 	e.Stepped = func(i *incident.Incident) {
@@ -310,38 +317,6 @@ func (r *remediator) engine(pub *bus.Publisher) *incident.Engine {
 	e.Untaken = r.untaken
 	r.metrics.engine.Store(e)
 	return e
-}
-
-// witness tells lost nodes from lost agents. Nodes on which a gang runs are watched from the start: the leader before may have been
-// on one that is lost.
-func (r *remediator) witness(ctx context.Context, e *incident.Engine, pub *bus.Publisher) *witness.Watch {
-	w := witness.New(witness.Options{
-		Cluster: r.o.Cluster, Connected: r.bus.Connected, Publish: pub.Publish, Log: r.o.Log,
-		Known: func(node string) bool {
-			_, err := r.cluster.NodeState(node)
-			return err == nil
-		},
-		Silent: func(ctx context.Context, node string) bool {
-			return errors.Is(r.cluster.ProbeKubelet(ctx, node), cluster.ErrSilent)
-		},
-		Peers: func(ctx context.Context, node string) (stalled, known bool) {
-			gangs, err := r.cluster.GangsAt(ctx, event.Target{Node: node})
-			if err != nil {
-				return false, true
-			}
-			for _, g := range gangs {
-				s, k := e.PeersStalled(ctx, g, node)
-				stalled, known = stalled || s, known || k
-			}
-			return stalled, known
-		},
-	})
-	for _, node := range r.cluster.NodeNames() {
-		if gangs, err := r.cluster.GangsAt(ctx, event.Target{Node: node}); err == nil && len(gangs) > 0 {
-			w.Heard(node)
-		}
-	}
-	return w
 }
 
 // seen is the bucket of dealt-with event ids.

@@ -24,6 +24,7 @@ type Engine struct {
 	Store      Store
 	Attempts   Attempts
 	Seen       Seen
+	Conditions Conditions
 	Now        func() time.Time
 	Log        *slog.Logger
 	// AfterStep, if not nil, is called after a step is done and before it is recorded: the moment at which a crash is worst.

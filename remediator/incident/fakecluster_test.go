@@ -202,3 +202,9 @@ func (w *world) ProbeKubelet(_ context.Context, name string) error {
 	defer w.mu.Unlock()
 	return w.kubelets[name]
 }
+
+func (w *world) Unfit(node string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ill[node]
+}

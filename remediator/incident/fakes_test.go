@@ -40,8 +40,9 @@ type world struct {
 	holding map[string]string // by job: the round its ranks hold for
 	kept    int               // pods made so far, for names
 
-	steered     bool          // replacements go where they are reserved
-	bindsIn     time.Duration // from eviction to a node
+	ill         map[string]string // by node: a condition of its hardware
+	steered     bool              // replacements go where they are reserved
+	bindsIn     time.Duration     // from eviction to a node
 	recreateErr error
 	mute        bool // no rank carries the hook
 }
@@ -64,7 +65,7 @@ type gang struct {
 const nproc = 2
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, nodes: map[string]*node{}, gangs: map[string]*gang{}, reserved: map[string]string{}, kubelets: map[string]error{}, seen: map[string]bool{},
+	w := &world{t: t, ill: map[string]string{}, nodes: map[string]*node{}, gangs: map[string]*gang{}, reserved: map[string]string{}, kubelets: map[string]error{}, seen: map[string]bool{},
 		plans: map[string]Plan{}, saves: map[string]bus.Save{}, holding: map[string]string{}, steered: true, bindsIn: time.Second}
 	w.incidents, w.attempts = newKV[Incident](w), newKV[bus.Attempt](w)
 	w.attempts.stored = func(job string) { delete(w.holding, job) } // the launchers end whoever is of an older attempt

@@ -84,6 +84,9 @@ func (d *driver) choose(g *cluster.Gang, p *Plan, i Incident, faulty []string, t
 	nodes := slices.DeleteFunc(d.e.Cluster.Nodes(mv.OldUID), func(n placement.Node) bool { // also one that a person uncordoned meanwhile
 		return n.Name != mv.From && slices.Contains(faulty, n.Name)
 	})
+	for k := range nodes {
+		nodes[k].Condition = d.e.Conditions.Unfit(nodes[k].Name)
+	}
 	r := g.PlacementRequest(g.Member(mv.Index))
 	r.Faulty, r.Incident, r.MaxTierLoss, r.Mode, r.Now = mv.From, i.ID, p.MaxTierLoss, placement.Mode(p.Placement), d.e.Now()
 	r.Peers = slices.DeleteFunc(r.Peers, func(peer string) bool { return slices.Contains(faulty, peer) })
@@ -93,6 +96,25 @@ func (d *driver) choose(g *cluster.Gang, p *Plan, i Incident, faulty []string, t
 		}
 	}
 	return placement.Choose(r, nodes)
+}
+
+// unfit is why a node that was chosen will not do any more, asked again between choosing and using. A replacement that is on its way is
+// left alone: what is said of its node joins the incident.
+func (d *driver) unfit(g *cluster.Gang, i Incident) string {
+	for _, mv := range i.Moves {
+		if m := g.Member(mv.Index); mv.To == "" || m.PodUID == "" || m.PodUID != mv.OldUID {
+			continue
+		}
+		dec := d.choose(g, i.Plan, i, i.FaultyNodes(), nil, mv)
+		if candidate(dec, mv.To) == nil {
+			k := slices.IndexFunc(dec.Candidates, func(c placement.Candidate) bool { return c.Node == mv.To })
+			if k < 0 {
+				return mv.To + " is not there any more"
+			}
+			return mv.To + " will not do any more: " + strings.TrimSuffix(string(dec.Candidates[k].Reason)+", "+dec.Candidates[k].Detail, ", ")
+		}
+	}
+	return ""
 }
 
 // candidate is the node in the decision if it could be chosen, else nil.

@@ -51,6 +51,13 @@ type Judge interface {
 	MaxEventAge() time.Duration
 }
 
+// Conditions is what nodes last said of themselves.
+type Conditions interface {
+	// Unfit is why no job is to be sent to the node: a critical condition of its hardware that its source measures and that still stands.
+	// Empty when there is none.
+	Unfit(node string) string
+}
+
 // Facts are what a judgement knows beside the event.
 type Facts struct {
 	Now      time.Time

@@ -32,6 +32,10 @@ func (d *driver) restart(ctx context.Context) error {
 	if ok, err := d.mayAct(ctx, i); !ok || err != nil {
 		return err
 	}
+	if why := d.unfit(g, i); why != "" { // nothing is stopped yet
+		d.letGo(ctx, i)
+		return d.again(ctx, why, 0)
+	}
 	if i.Path != launcherPath {
 		return d.recreate(ctx, g, i)
 	}

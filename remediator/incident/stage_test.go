@@ -32,7 +32,7 @@ func on(t *testing.T, f func(*stage)) {
 }
 
 func (s *stage) engine() *Engine {
-	return &Engine{Name: "test", Cluster: s.world, Checkpoint: ranks{s.world}, Judge: s.world, Store: s.incidents, Attempts: s.attempts, Seen: s.world,
+	return &Engine{Name: "test", Cluster: s.world, Checkpoint: ranks{s.world}, Judge: s.world, Store: s.incidents, Attempts: s.attempts, Seen: s.world, Conditions: s.world,
 		Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 }
 

@@ -192,6 +192,10 @@ func (c *chooser) nothing(rejected []Candidate) string {
 	for i, l := range lines {
 		parts[i] = fmt.Sprintf("%d %s", l.n, l.r)
 	}
+	ill := ""
+	if k := slices.IndexFunc(rejected, func(k Candidate) bool { return k.Reason == OpenCondition }); k >= 0 {
+		ill = fmt.Sprintf("; mend %s (%s): a node is free again as soon as its agent says that it is well", rejected[k].Node, rejected[k].Detail)
+	}
 	what := "no free equivalent node"
 	if c.Mode == Any {
 		what = "no free node"
@@ -199,5 +203,5 @@ func (c *chooser) nothing(rejected []Candidate) string {
 	if len(parts) == 0 {
 		return what + ": there is no other node"
 	}
-	return what + ": " + strings.Join(parts, ", ")
+	return what + ": " + strings.Join(parts, ", ") + ill
 }

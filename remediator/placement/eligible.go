@@ -49,6 +49,9 @@ var tests = []struct {
 		return "by incident " + n.Taints[i].Value, true
 	}},
 	{Cordoned, func(_ *chooser, n Node, _ *Candidate) (string, bool) { return "", n.Unschedulable }},
+	{OpenCondition, func(c *chooser, n Node, _ *Candidate) (string, bool) {
+		return n.Condition, n.Condition != "" && c.Mode != SameNode // there it is what the job goes back in spite of
+	}},
 	{ReservedOther, func(c *chooser, n Node, _ *Candidate) (string, bool) {
 		if n.Reserved != "" && n.Reserved != c.Incident {
 			return "for incident " + n.Reserved, true

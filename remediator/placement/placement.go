@@ -30,6 +30,7 @@ type Node struct {
 	// to be replaced counted out. A resource that is not named is not there.
 	Free      map[string]int64
 	Reserved  string    // the incident that holds the node, "" if none
+	Condition string    // what its agent says is wrong with its hardware now, "" if nothing
 	LastFault time.Time // zero if none is known
 }
 
@@ -88,6 +89,7 @@ const (
 	NotReady      Reason = "not-ready"
 	Quarantined   Reason = "quarantined"
 	Cordoned      Reason = "cordoned"
+	OpenCondition Reason = "open-condition"
 	ReservedOther Reason = "reserved"
 	HoldsPeer     Reason = "holds-peer"
 	Tainted       Reason = "tainted"

@@ -91,8 +91,11 @@ func TestTheNodeThatIsChosenAndWhyTheOthersAreNot(t *testing.T) {
 		"same node": {req(func(r *placement.Request) { r.Mode = placement.SameNode }), "a1", 0, "a4", placement.NotSameNode, "goes back to a1"},
 		"same node, but cordoned": {both(req(func(r *placement.Request) { r.Mode = placement.SameNode }), set("a1", func(n *placement.Node) { n.Unschedulable = true })),
 			"", 0, "a1", placement.Cordoned, ""},
-		"not ready":         {set("a4", func(n *placement.Node) { n.Ready = false }), "", 0, "a4", placement.NotReady, ""},
-		"cordoned":          {set("a4", func(n *placement.Node) { n.Unschedulable = true }), "", 0, "a4", placement.Cordoned, ""},
+		"not ready":                   {set("a4", func(n *placement.Node) { n.Ready = false }), "", 0, "a4", placement.NotReady, ""},
+		"cordoned":                    {set("a4", func(n *placement.Node) { n.Unschedulable = true }), "", 0, "a4", placement.Cordoned, ""},
+		"ill by its own agent's word": {set("a4", func(n *placement.Node) { n.Condition = "gpu/row-remap.pending gpu/GPU-1" }), "", 0, "a4", placement.OpenCondition, "gpu/GPU-1"},
+		"ill, and it is where the job has to go back": {both(req(func(r *placement.Request) { r.Mode = placement.SameNode }), set("a1", func(n *placement.Node) { n.Condition = "gpu/thermal" })),
+			"a1", 0, "", "", ""},
 		"tainted":           {set("a4", func(n *placement.Node) { n.Taints = []placement.Taint{{"team", "x", "NoSchedule"}} }), "", 0, "a4", placement.Tainted, "team=x:NoSchedule"},
 		"a tolerated taint": {both(set("a4", func(n *placement.Node) { n.Taints = []placement.Taint{{"team", "x", "NoSchedule"}} }), req(func(r *placement.Request) { r.Tolerations = []placement.Toleration{{Key: "team", Value: "x"}} })), "a4", 0, "", "", ""},
 		"a toleration of another value": {both(set("a4", func(n *placement.Node) { n.Taints = []placement.Taint{{"team", "x", "NoSchedule"}} }), req(func(r *placement.Request) {
@@ -211,6 +214,11 @@ func TestNothingFitsIsCountedByReason(t *testing.T) {
 	ns := cluster()
 	ns[3].Ready = false
 	if d := placement.Choose(request(), ns); d.Reason != "no free equivalent node: 3 too-far, 2 holds-peer, 1 not-ready" {
+		t.Error(d.Reason)
+	}
+	ns[3].Ready, ns[3].Condition = true, "gpu/nvlink gpu/GPU-1, critical"
+	if d := placement.Choose(request(), ns); d.Reason != "no free equivalent node: 3 too-far, 2 holds-peer, 1 open-condition; "+
+		"mend a4 (gpu/nvlink gpu/GPU-1, critical): a node is free again as soon as its agent says that it is well" {
 		t.Error(d.Reason)
 	}
 	if d := placement.Choose(request(), ns[:1]); d.Reason != "no free equivalent node: there is no other node" {

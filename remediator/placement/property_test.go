@@ -29,6 +29,9 @@ func world(seed uint64) (placement.Request, []placement.Node) {
 			n.Reserved = pick("me", "x")
 		}
 		if rare() {
+			n.Condition = "gpu/ecc"
+		}
+		if rare() {
 			n.Labels[placement.SpareLabel] = "true"
 		}
 		if rare() {
@@ -78,6 +81,7 @@ func TestAChosenNodeBreaksNoConstraint(t *testing.T) {
 		bad := map[string]bool{
 			"not ready":       !n.Ready,
 			"cordoned":        n.Unschedulable,
+			"ill":             n.Condition != "" && r.Mode != placement.SameNode,
 			"reserved":        n.Reserved != "" && n.Reserved != "me",
 			"faulty":          (r.Mode == placement.SameNode) != (n.Name == f.Name),
 			"peer":            slices.Contains(r.Peers, n.Name) && !r.Share,

@@ -79,6 +79,14 @@ func (w *Watch) Heard(name string) {
 	n.heard, n.onset = w.o.Now(), time.Time{}
 }
 
+// Alive reports whether the node's agent was heard within Silence.
+func (w *Watch) Alive(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.at[name]
+	return n != nil && w.o.Now().Sub(n.heard) <= w.o.Silence
+}
+
 // Run looks at silent nodes until ctx ends.
 func (w *Watch) Run(ctx context.Context) {
 	t := time.NewTicker(w.o.Every)

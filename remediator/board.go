@@ -1,0 +1,129 @@
+package remediator
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+)
+
+// board is what nodes last said of themselves: their conditions as the bus keeps them. A condition of another boot is history. One that
+// stands on a node whose agent is silent stands on: nobody has said that it ended.
+type board struct {
+	boot  func(node string) (id string, err error)
+	heard func(node string) bool // the node's agent beats
+
+	mu sync.RWMutex
+	at map[string]map[string]said // by node and the condition's key
+}
+
+// said is what is kept of a condition.
+type said struct {
+	key, boot string
+	active    bool
+	since     time.Time // of the present state, by the node's clock
+	target    event.Target
+	signal    string
+	severity  event.Severity
+	logged    bool // known by a line of the kernel log, not by a measurement
+}
+
+// What is kept of one node is bounded: an agent of 16 GPUs and as many ranks has less to say.
+const (
+	maxSaid = 1024
+	maxKey  = 256 // bytes
+)
+
+func newBoard(boot func(string) (string, error)) *board {
+	return &board{boot: boot, heard: func(string) bool { return true }, at: map[string]map[string]said{}}
+}
+
+// set takes in a condition.
+func (b *board) set(c bus.Condition) {
+	if c.Event == nil || len(c.Key) > maxKey {
+		return // nothing is known of what it is about, or it is not an agent's
+	}
+	d := c.Event.Data
+	v := said{key: c.Key, boot: c.BootID, active: c.Active, since: c.Since, target: d.Target, signal: d.Cause.Signal(), severity: d.Severity,
+		logged: d.Evidence.Signal == kernelLog}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	node := b.at[c.Node]
+	if node == nil {
+		node = map[string]said{}
+		b.at[c.Node] = node
+	}
+	if _, known := node[c.Key]; !known && len(node) >= maxSaid && !forgetEnded(node) {
+		return
+	}
+	node[c.Key] = v
+}
+
+// forgetEnded drops the condition that ended first, if any has.
+func forgetEnded(node map[string]said) bool {
+	oldest, found := "", false
+	for key, v := range node {
+		if !v.active && (!found || v.since.Before(node[oldest].since)) {
+			oldest, found = key, true
+		}
+	}
+	delete(node, oldest)
+	return found
+}
+
+func (b *board) of(node string) []said {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var out []said
+	for _, v := range b.at[node] {
+		out = append(out, v)
+	}
+	return out
+}
+
+// now reports whether what was said is of the node's present boot. Where either does not say its boot, it is.
+func (b *board) now(node string, v said) bool {
+	id, err := b.boot(node)
+	return err == nil && (v.boot == "" || id == "" || v.boot == id)
+}
+
+// kernelLog is how the evidence of what is known by a line alone begins.
+const kernelLog = "kernel log"
+
+// untilReboot are faults of a GPU that only lines of the kernel log speak of: no line says that they have ended.
+var untilReboot = map[string]bool{"gpu/init": true, "gpu/gsp": true}
+
+// measured reports whether a condition's source looks again and again, so that it ends by itself when what is wrong is mended:
+// docs/decisions/0014 says why only those keep a node from being chosen. A GPU that the log names by its bus address alone is not one,
+// since DCGM ends it under its UUID.
+func (v said) measured() bool {
+	kind, _, _ := strings.Cut(v.signal, "/")
+	return (kind == "gpu" || kind == "fabric") && !untilReboot[v.signal] && !(v.logged && v.target.GPU == "")
+}
+
+// Unfit implements incident.Conditions.
+func (b *board) Unfit(node string) string {
+	var worst said
+	for _, v := range b.of(node) {
+		if !v.active || !v.severity.AtLeast(event.Critical) || !v.measured() || !b.now(node, v) {
+			continue
+		}
+		if worst.key == "" || v.severity.AtLeast(worst.severity) && (v.severity != worst.severity || v.key < worst.key) {
+			worst = v
+		}
+	}
+	if worst.key == "" {
+		return ""
+	}
+	out := fmt.Sprintf("%s, %s, since %s", worst.key, worst.severity, worst.since.UTC().Format(time.RFC3339))
+	if !b.heard(node) {
+		out += ", and its agent is silent since"
+	}
+	return out
+}
+
+var _ incident.Conditions = (*board)(nil)
