@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/anomaly"
 	"github.com/pitcrew/pitcrew/detector/durable"
+	"github.com/pitcrew/pitcrew/detector/statement"
 )
 
 // StatementSource is an extension that knows what people said of findings on this node: the pilot.
@@ -88,9 +89,9 @@ func (a *anomalies) stop() {
 }
 
 func (a *anomalies) say(all []bus.Statement) {
-	out := make([]anomaly.Statement, len(all))
+	out := make([]statement.Statement, len(all))
 	for i, s := range all {
-		out[i] = anomaly.Statement{Verb: anomaly.Verb(s.Verb), Key: s.Key, By: s.By, Reason: s.Reason, At: s.At, Until: s.Until}
+		out[i] = statement.Statement{Verb: statement.Verb(s.Verb), Key: s.Key, By: s.By, Reason: s.Reason, At: s.At, Until: s.Until}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

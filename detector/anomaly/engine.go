@@ -10,6 +10,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/series"
+	"github.com/pitcrew/pitcrew/detector/statement"
 )
 
 // Options of an engine. Zero fields take the defaults.
@@ -79,7 +80,7 @@ type Engine struct {
 	turned  bool      // someone was turned away in this batch
 
 	reports     []*report // open, in order of their opening
-	statements  []Statement
+	statements  []statement.Statement
 	recheck     bool
 	heardPeople bool      // Say was called
 	touched     []*entity // whose findings changed in this batch

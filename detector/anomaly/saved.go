@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/pitcrew/pitcrew/detector/series"
+	"github.com/pitcrew/pitcrew/detector/statement"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -30,11 +31,11 @@ func (f *float) UnmarshalJSON(b []byte) error {
 }
 
 type savedIndex struct {
-	Boot     string        `json:"boot"`
-	Now      int64         `json:"now"`
-	Shift    int64         `json:"shift"`
-	Said     []Statement   `json:"said,omitempty"` // by people: they hold until the bus is heard again
-	Entities []savedEntity `json:"entities"`
+	Boot     string                `json:"boot"`
+	Now      int64                 `json:"now"`
+	Shift    int64                 `json:"shift"`
+	Said     []statement.Statement `json:"said,omitempty"` // by people: they hold until the bus is heard again
+	Entities []savedEntity         `json:"entities"`
 }
 
 type savedEntity struct {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/series"
+	"github.com/pitcrew/pitcrew/detector/statement"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -117,7 +118,7 @@ func (e *Engine) Restore(b []byte) ([]detector.Finding, error) {
 	}
 	n.now, n.shift, n.infoAt = x.Now, x.Shift, x.Now
 	if n.statements = e.statements; !e.heardPeople {
-		n.statements = x.Said[:min(len(x.Said), maxStatements)]
+		n.statements = x.Said[:min(len(x.Said), statement.Most)]
 	}
 	n.heardPeople = e.heardPeople
 	n.quiet = n.now + int64(settle)

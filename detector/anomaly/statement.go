@@ -2,71 +2,19 @@ package anomaly
 
 import (
 	"slices"
-	"strings"
-	"time"
+
+	"github.com/pitcrew/pitcrew/detector/statement"
 )
-
-// Verb is what a person says of findings.
-type Verb string
-
-// Verbs.
-const (
-	// Acknowledge: someone knows. The finding stands; it is not said again when it becomes worse.
-	Acknowledge Verb = "ack"
-	// Mute: what matches is not said until Until. What is still open then is said.
-	Mute Verb = "mute"
-	// Accept: the present level is the new baseline, and the finding is over without having recovered.
-	Accept Verb = "accept"
-)
-
-// Statement is what a person said. Key is a finding's condition key, "anomaly/sm-clock gpu/GPU-1"; either half may be "*", or end
-// with one. Acknowledge and Accept are of what is open at At, and of nothing later.
-type Statement struct {
-	Verb   Verb
-	Key    string
-	By     string
-	Reason string
-	At     time.Time
-	Until  time.Time // of Mute
-}
-
-// maxStatements bounds how many are kept; the newest count.
-const maxStatements = 4096
 
 // Say replaces what people said. It takes effect with the next End.
-func (e *Engine) Say(all []Statement) {
-	all = slices.Clone(all)
-	slices.SortStableFunc(all, func(a, b Statement) int { return a.At.Compare(b.At) })
-	if over := len(all) - maxStatements; over > 0 {
-		all = all[over:]
-	}
-	e.statements, e.recheck, e.heardPeople = all, true, true
+func (e *Engine) Say(all []statement.Statement) {
+	e.statements, e.recheck, e.heardPeople = statement.Newest(all), true, true
 	e.changed = true
-}
-
-// Match reports whether a key is one that a statement names.
-func Match(pattern, key string) bool {
-	if pattern == "*" || pattern == key {
-		return true
-	}
-	ps, pt, ok := strings.Cut(pattern, " ")
-	ks, kt, _ := strings.Cut(key, " ")
-	if !ok {
-		pt = "*"
-	}
-	return glob(ps, ks) && glob(pt, kt)
-}
-
-func glob(pattern, s string) bool {
-	if p, star := strings.CutSuffix(pattern, "*"); star {
-		return strings.HasPrefix(s, p)
-	}
-	return pattern == s
 }
 
 // listen brings the reports to what people said.
 func (e *Engine) listen() {
-	muting := slices.ContainsFunc(e.statements, func(s Statement) bool { return s.Verb == Mute })
+	muting := slices.ContainsFunc(e.statements, func(s statement.Statement) bool { return s.Verb == statement.Mute })
 	if !e.recheck && !muting {
 		return
 	}
@@ -75,19 +23,19 @@ func (e *Engine) listen() {
 		held := false
 		for i := range e.statements {
 			s := &e.statements[i]
-			if !Match(s.Key, r.key) {
+			if !statement.Match(s.Key, r.key) {
 				continue
 			}
 			switch {
-			case s.Verb == Mute:
+			case s.Verb == statement.Mute:
 				held = held || e.wall.Before(s.Until)
 			case e.at(r.onset).After(s.At):
-			case s.Verb == Acknowledge:
-				if word := "acknowledged by " + s.said(); r.ack != word {
+			case s.Verb == statement.Acknowledge:
+				if word := s.Words(); r.ack != word {
 					r.ack, r.changed = word, true
 				}
-			case s.Verb == Accept && r.accepted == "":
-				r.accepted, r.changed = "accepted by "+s.said(), true
+			case s.Verb == statement.Accept && r.accepted == "":
+				r.accepted, r.changed = s.Words(), true
 			}
 		}
 		if held && !r.held {
@@ -101,13 +49,6 @@ func (e *Engine) listen() {
 			e.accept(r)
 		}
 	}
-}
-
-func (s *Statement) said() string {
-	if s.Reason == "" {
-		return s.By
-	}
-	return s.By + ": " + s.Reason
 }
 
 // accept makes the present level of what a report is about the baseline of its series, and ends the report.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
-	"github.com/pitcrew/pitcrew/detector/anomaly"
+	"github.com/pitcrew/pitcrew/detector/statement"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -112,7 +112,7 @@ func findings(cs []bus.Condition, said []bus.Statement) []finding {
 		d := c.Event.Data
 		f := finding{Node: c.Node, Key: c.Key, Severity: string(d.Severity), State: d.Evidence.State, Onset: d.Onset, Event: *c.Event, Raw: d}
 		f.Muted = slices.ContainsFunc(said, func(s bus.Statement) bool {
-			return s.Verb == bus.StateMute && s.Of(c.Node) && anomaly.Match(s.Key, c.Key)
+			return s.Verb == bus.StateMute && s.Of(c.Node) && statement.Match(s.Key, c.Key)
 		})
 		out = append(out, f)
 	}

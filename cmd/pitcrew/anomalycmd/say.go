@@ -12,7 +12,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
-	"github.com/pitcrew/pitcrew/detector/anomaly"
+	"github.com/pitcrew/pitcrew/detector/statement"
 )
 
 // plan is what a command is about to do, told before it is done.
@@ -97,7 +97,7 @@ func (s *speech) do(ctx context.Context, c *cobra.Command, f *connect.Flags, b *
 	if err != nil {
 		return err
 	}
-	cs = slices.DeleteFunc(cs, func(x bus.Condition) bool { return !st.Of(x.Node) || !anomaly.Match(st.Key, x.Key) })
+	cs = slices.DeleteFunc(cs, func(x bus.Condition) bool { return !st.Of(x.Node) || !statement.Match(st.Key, x.Key) })
 	if s.mustStand && len(cs) == 0 {
 		return fmt.Errorf("%s %q%s: %w", s.verb, st.Key, on(st.Node), errNothing)
 	}
