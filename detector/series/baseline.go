@@ -38,17 +38,17 @@ func (s *state) keep(y float64) {
 }
 
 // side is how far the sample at hand lies above the baseline for being an odd or an even step.
-func (s *state) side() float64 {
+func (s *state) side() float32 {
 	if s.phase != 0 {
 		return 0
 	}
-	return float64(s.par) * s.sign()
+	return s.par * s.sign()
 }
 
 // sign is 1 at odd steps and -1 at even ones, without a branch to mispredict.
-func (s *state) sign() float64 { return signs[s.flags/flagOdd&1] }
+func (s *state) sign() float32 { return signs[s.flags/flagOdd&1] }
 
-var signs = [2]float64{-1, 1}
+var signs = [2]float32{-1, 1}
 
 // start sets a baseline from the ring: its median, and as scale the median distance.
 func (s *state) start(k uint8) {
@@ -67,23 +67,31 @@ func (s *state) start(k uint8) {
 	}
 }
 
-// units gives the scale relative to the level and the unit of residuals in the space of the kind.
-func (s *state) units(k uint8, v float64) (scale, unit float64) {
-	sc := float64(s.scale[k])
-	if s.is(flagRatio) {
-		sc = max(sc, scaleFloor)
-		if q := 0.3 * float64(s.quantum); q > sc*v && v > 0 {
-			sc = max(sc, min(0.1, q/v))
-		}
-		return sc, 1
+// relative is the scale of a series of ratios; v is the sample at hand, of which the least change is a share.
+func (s *state) relative(k uint8, v float64) float32 {
+	sc := s.scale[k]
+	if sc < scaleFloor {
+		sc = scaleFloor
 	}
+	if q := 0.3 * float64(s.quantum); q > float64(sc)*v && v > 0 {
+		sc = max(sc, float32(min(0.1, q/v)))
+	}
+	return sc
+}
+
+// units gives the scale relative to the level, and the unit of residuals, of a series of levels.
+func (s *state) units(k uint8) (scale float32, unit float64) {
+	sc := float64(s.scale[k])
 	l := math.Abs(float64(s.loc[k]))
 	unit = max(max(10*sc, l), math.SmallestNonzeroFloat32)
-	return max(sc/unit, max(scaleFloor, min(0.1, 0.3*float64(s.quantum)/unit))), unit
+	return float32(max(sc/unit, max(scaleFloor, min(0.1, 0.3*float64(s.quantum)/unit)))), unit
 }
 
 func (s *state) unitOf(k uint8) float64 {
-	_, u := s.units(k, 0)
+	if s.is(flagRatio) {
+		return 1
+	}
+	_, u := s.units(k)
 	return u
 }
 
@@ -126,8 +134,8 @@ func (s *state) moved(k uint8) bool {
 
 // learn moves the baseline. While the short evidence has left the long one it learns slowly: a fault must not become normal
 // before it is found. A lean that lasts is a trend, and is followed.
-func (s *state) learn(k uint8, r, scale, unit, dt float64) {
-	n := float64(s.n[k])
+func (s *state) learn(k uint8, r, scale, unit, dt float32) {
+	n := float32(s.n[k])
 	a := dt * (1 / baseSeconds)
 	if s.is(flagSibling) {
 		a = dt * (1 / baseSibling)
@@ -142,19 +150,20 @@ func (s *state) learn(k uint8, r, scale, unit, dt float64) {
 	if abs32(s.fast-s.slow) > leanLeast && n > warmSamples || n < 100 && (s.leaning >= carryRow || s.leaning <= -carryRow) {
 		a /= 8
 	}
-	c := clamp(r, huber*scale)
-	s.loc[k] += float32(a * c * unit)
+	most := huber * scale
+	c := a * clamp(r, most)
+	s.loc[k] += c * unit
 	if k == 0 {
-		s.par += float32(a * c * s.sign())
+		s.par += c * s.sign()
 	}
-	m := math.Abs(r - float64(s.fast)) // about the short mean: a lagging baseline is not noise
-	if most := huber * scale; m > most {
+	m := abs32(r - s.fast) // about the short mean: a lagging baseline is not noise
+	if m > most {
 		m = most
 	}
 	if a < 0.01 {
 		a = 0.01
 	}
-	s.scale[k] += float32(a * (meanToScale*m*unit - float64(s.scale[k])))
+	s.scale[k] += a * (meanToScale*m*unit - s.scale[k])
 }
 
 // meanToScale of the mean distance from the middle gives the standard deviation of normal noise.

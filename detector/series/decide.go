@@ -298,7 +298,7 @@ func (e *Engine) Finding(id ID) *Finding { return e.open[id] }
 // band gives what was expected of the sample and where the thresholds lie.
 func (e *Engine) band(s *state, k uint8, ref, unit float64) (expected, lower, upper float64) {
 	h := 1 / float64(max(s.fastTail.per, s.slowTail.per))
-	c := float64(s.loc[k]) + s.side()*unit
+	c := float64(s.loc[k]) + float64(s.side())*unit
 	if s.is(flagRatio) {
 		expected = math.Exp(c + ref)
 		return expected, expected * math.Exp(-h), expected * math.Exp(h)

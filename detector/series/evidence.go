@@ -3,12 +3,10 @@ package series
 import "math"
 
 // gather takes a residual into the evidence and the tail models.
-func (e *Engine) gather(s *state, r, dt float64) {
-	every := float64(s.every) // not dt: one long step is one piece of evidence
-	a := clampTo(every*(1/fastSeconds), 1.0/256, 1.0/fastLeast)
-	b := clampTo(every*(1/slowSeconds), 1.0/1024, 1.0/slowLeast)
-	s.fast += float32(a * (r - float64(s.fast)))
-	s.slow += float32(b * (r - float64(s.slow)))
+func (e *Engine) gather(s *state, r, dt float32) {
+	every := s.every // not dt: one long step is one piece of evidence
+	s.fast += clampTo(every*(1/fastSeconds), 1.0/256, 1.0/fastLeast) * (r - s.fast)
+	s.slow += clampTo(every*(1/slowSeconds), 1.0/1024, 1.0/slowLeast) * (r - s.slow)
 	if s.what != 0 {
 		return
 	}
@@ -16,12 +14,12 @@ func (e *Engine) gather(s *state, r, dt float64) {
 	if fast <= onsetLeast || fast <= s.fastTail.q {
 		s.lead = 0
 	} else {
-		s.lead += float32(dt)
+		s.lead += dt
 	}
-	s.fastTail.peak = max(s.fastTail.peak, fast)
-	s.slowTail.peak = max(s.slowTail.peak, slow)
+	s.fastTail.peak = larger(s.fastTail.peak, fast)
+	s.slowTail.peak = larger(s.slowTail.peak, slow)
 	s.block++
-	if s.block >= blockLeast && float64(s.block)*every >= blockSeconds || s.block == math.MaxUint16 {
+	if s.block >= blockLeast && float32(s.block)*every >= blockSeconds || s.block == math.MaxUint16 {
 		e.closeBlock(s)
 	}
 }

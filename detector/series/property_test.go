@@ -55,7 +55,11 @@ func TestAnyOneSampleMovesABaselineByAtMostThreeScalesTimesItsRate(t *testing.T)
 			if v.Change == Accepted || after.n[0] < before.n[0] || int(before.n[0]) < warmSamples {
 				continue // learnt anew, which is said
 			}
-			scale, unit := before.units(0, math.Abs(x.V))
+			scale, unit := float64(before.relative(0, math.Abs(x.V))), 1.0
+			if !before.is(flagRatio) {
+				relative, u := before.units(0)
+				scale, unit = float64(relative), u
+			}
 			rate := max(1/float64(before.n[0]+1), 1.0/baseLeast)
 			most := 1.01*huber*scale*unit*rate + 2e-7*math.Abs(float64(before.loc[0]))
 			if got := math.Abs(float64(after.loc[0]) - float64(before.loc[0])); !(got <= most) {
