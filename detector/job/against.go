@@ -13,6 +13,7 @@ import (
 // against is a finding that a job is slower than its class. A level that stays is accepted by the judge, and the finding stays open:
 // what the run shows then is still not what its class is to learn.
 type against struct {
+	a               *attempt
 	onset           time.Time
 	step            int64
 	level           float64 // of siblings at the last step
@@ -25,8 +26,7 @@ type against struct {
 	sum             float64 // of the logarithms of their ratios
 	lost            float64 // GPU-seconds
 	samples         []event.Sample
-	said            bool
-	event           event.Event
+	report          *report // nil: it was not said yet
 }
 
 func (x *against) ratio() float64 { return math.Exp(x.sum / max(1, x.steps)) }
@@ -50,6 +50,9 @@ func (c *classed) judge(now time.Time, a *attempt, step int64, took float64) {
 	f := e.judge.Finding(c.id)
 	switch {
 	case v.Change == series.Opened && f.Ratio > 1: // a run that is faster than its siblings is no fault
+		if x := c.found; x != nil && x.report != nil && x.report.ack != "" {
+			break // someone knows
+		}
 		if c.found != nil {
 			c.over(now, a, "it became slower still")
 		}
@@ -65,7 +68,7 @@ func (c *classed) judge(now time.Time, a *attempt, step int64, took float64) {
 }
 
 func (c *classed) begin(a *attempt, f *series.Finding) {
-	x := &against{expected: f.Expected, lower: f.Lower, upper: f.Upper, score: f.Score, shape: f.What, onset: c.marks[0].at, step: c.marks[0].step}
+	x := &against{a: a, expected: f.Expected, lower: f.Lower, upper: f.Upper, score: f.Score, shape: f.What, onset: c.marks[0].at, step: c.marks[0].step}
 	for _, m := range c.marks {
 		if m.clock > f.Onset {
 			x.onset, x.step = m.at, m.step
@@ -97,9 +100,8 @@ func (c *classed) follow(now time.Time, a *attempt, took, level float64) {
 		x.samples = x.samples[1:]
 	}
 	x.samples = append(x.samples, event.Sample{S: round3(at.Sub(x.onset).Seconds()), V: took})
-	if !x.said && at.Sub(x.onset) >= brief {
-		x.event, x.said = c.say(now, a), true
-		a.e.emit(x.event, true)
+	if x.report == nil && at.Sub(x.onset) >= brief {
+		x.report = a.e.open(now, x, causes[slowdown].Signal()+" "+a.subject("class"), c.say(now, a))
 	}
 }
 
@@ -109,7 +111,7 @@ func (c *classed) say(now time.Time, a *attempt) event.Event {
 	out := event.Event{
 		ID:     event.NewID("//"+e.o.Cluster+"/job/"+k.job, strconv.Itoa(k.attempt), cause.Signal(), "class", "-", strconv.FormatInt(x.step, 10)),
 		Source: event.GatewaySource(e.o.Cluster, e.o.Gateway, "detector"), Type: event.Anomaly, Time: now,
-		Data: event.Data{Target: t, Cause: cause, Severity: severities[slowdown], Evidence: c.evidence(now, event.StateOpen), Onset: x.onset},
+		Data: event.Data{Target: t, Cause: cause, Severity: severities[slowdown], Evidence: x.evidence(now, event.StateOpen), Onset: x.onset},
 	}
 	if t.Job != nil {
 		out.Subject = "job/" + t.Job.UID
@@ -117,42 +119,38 @@ func (c *classed) say(now time.Time, a *attempt) event.Event {
 	return out
 }
 
-func (c *classed) evidence(now time.Time, state event.State) event.Evidence {
-	x := c.found
+func (x *against) evidence(now time.Time, state event.State) event.Evidence {
+	c := &x.a.class
 	if x.accepted && state == event.StateOpen {
 		state = event.StateAccepted
 	}
 	return event.Evidence{
 		Signal: classSignal, Unit: "s", Value: num(x.value), Expected: num(x.expected), Lower: num(x.lower), Upper: num(x.upper), Score: num(x.score),
 		Ratio: num(x.ratio()), Baseline: fmt.Sprintf("class(%d)", c.runs), BaselineSamples: c.steps, State: state, Shape: x.shape.String(), Asked: series.AskedShipped,
-		DurationS: round3(now.Sub(x.onset).Seconds()), LostGPUSeconds: round3(x.lost), Samples: x.samples, PromQL: c.promQL(),
+		DurationS: round3(now.Sub(x.onset).Seconds()), LostGPUSeconds: round3(x.lost), Samples: x.samples, PromQL: x.promQL(),
 		Raw: fmt.Sprintf("the job is slower than its class from step %d on: %.4g s a step, expected %.4g s (×%.2f) by %d earlier runs of %s at the same steps; %.3g GPU-seconds lost so far",
 			x.step, x.value, x.expected, x.ratio(), c.runs, describe(&c.key), x.lost),
 	}
 }
 
 // promQL fires on much the same while the schedule stays as it is: siblings' steps are not in it.
-func (c *classed) promQL() string {
-	x := c.found
-	return fmt.Sprintf("quantile by (pitcrew_job_uid) (0.5, avg_over_time(pitcrew_train_step_duration_seconds{pitcrew_job_uid=%q}[1m])) > %.4g", c.run, x.expected*math.Sqrt(max(1.02, x.ratio())))
+func (x *against) promQL() string {
+	return fmt.Sprintf("quantile by (pitcrew_job_uid) (0.5, avg_over_time(pitcrew_train_step_duration_seconds{pitcrew_job_uid=%q}[1m])) > %.4g", x.a.class.run, x.expected*math.Sqrt(max(1.02, x.ratio())))
 }
 
 // over ends the finding.
 func (c *classed) over(now time.Time, a *attempt, why string) {
 	x := c.found
 	a.open--
-	if !x.said {
+	c.found = nil
+	if x.report == nil {
 		a.e.counts.Brief++
-		c.found = nil
 		return
 	}
-	e := x.event
-	e.Type, e.Time, e.ID = event.Recovery, now, event.NewID(e.ID, "recovery")
-	e.Data.Evidence = c.evidence(now, event.StateCleared)
-	e.Data.Evidence.Samples = nil
-	e.Data.Evidence.Raw = why + fmt.Sprintf("; %.3g GPU-seconds were lost", x.lost)
-	c.found = nil
-	a.e.emit(e, false)
+	ev := x.evidence(now, event.StateCleared)
+	ev.Samples = nil
+	ev.Raw = why + fmt.Sprintf("; %.3g GPU-seconds were lost", x.lost)
+	a.e.close(now, x.report, ev)
 }
 
 // anyPod is a pod by which the job is found, where its own name is not known: the one of its lowest rank.

@@ -51,12 +51,12 @@ type entered struct {
 
 // desynced is a finding that is open.
 type desynced struct {
-	group    string
-	most     int64
-	step     int64
-	onset    time.Time
-	event    event.Event
-	evidence event.Evidence
+	a      *attempt
+	group  string
+	most   int64
+	step   int64
+	onset  time.Time
+	report *report
 }
 
 // Collective takes in what a rank says of a process group. Only ranks whose steps are taken in are heard; judgement comes with Tick.
@@ -72,9 +72,7 @@ func (e *Engine) Collective(now time.Time, job string, t event.Target, c Collect
 }
 
 func (d *desync) take(now time.Time, m *member, c Collective) {
-	if d.groups == nil {
-		d.groups, d.told, d.open = map[string]map[int]*entered{}, map[int]int{}, map[int]*desynced{}
-	}
+	d.init()
 	ranks := d.groups[c.Group]
 	x := ranks[m.rank]
 	switch {
@@ -90,10 +88,16 @@ func (d *desync) take(now time.Time, m *member, c Collective) {
 		ranks[m.rank] = x
 		d.told[m.rank]++
 	}
-	if x.step != m.step || x.Enqueued != c.Enqueued {
+	if x.step != m.step || x.Enqueued != c.Enqueued || x.since.After(now) {
 		x.step, x.since = m.step, now
 	}
 	x.Collective, x.heard = c, now
+}
+
+func (d *desync) init() {
+	if d.groups == nil {
+		d.groups, d.told, d.open = map[string]map[int]*entered{}, map[int]int{}, map[int]*desynced{}
+	}
 }
 
 // tick lets time pass: numbers that hold no more are forgotten, and the others of each group are compared.
@@ -190,31 +194,41 @@ func (d *desync) compare(now time.Time, a *attempt, name string) {
 func (d *desync) begin(now time.Time, a *attempt, rank int, x *entered, most int64, ahead int, why string) {
 	e, t := a.e, a.members[rank].target
 	t.Cluster, t.Job, t.WorldSize, t.Attempt = e.o.Cluster, jobOf(a.key), a.world, &a.key.attempt
-	f := &desynced{group: x.Group, most: most, step: x.step, onset: x.since.UTC()}
-	f.evidence = event.Evidence{
-		Signal: "pitcrew.train.collective.enqueued", Unit: "{collective}", Value: num(float64(x.Enqueued)), Expected: num(float64(most)),
-		Baseline: fmt.Sprintf("peers(%d)", ahead), State: event.StateOpen, DurationS: round3(now.Sub(f.onset).Seconds()), Raw: why, PromQL: a.behindQL(x.Group),
-	}
-	f.event = event.Event{
+	f := &desynced{a: a, group: x.Group, most: most, step: x.step, onset: x.since.UTC()}
+	ev := event.Event{
 		ID: event.NewID("//"+e.o.Cluster+"/job/"+a.key.job, strconv.Itoa(a.key.attempt), desyncCause.Signal(), x.Group, strconv.Itoa(rank),
 			strconv.FormatInt(x.step, 10), strconv.FormatInt(x.Enqueued, 10)),
 		Source: event.GatewaySource(e.o.Cluster, e.o.Gateway, "detector"), Type: event.Anomaly, Time: now, Subject: t.Subject(),
-		Data: event.Data{Target: t, Cause: desyncCause, Severity: event.Warning, Evidence: f.evidence, Onset: f.onset},
+		Data: event.Data{Target: t, Cause: desyncCause, Severity: event.Warning, Onset: f.onset, Evidence: event.Evidence{
+			Signal: "pitcrew.train.collective.enqueued", Unit: "{collective}", Value: num(float64(x.Enqueued)), Expected: num(float64(most)),
+			Baseline: fmt.Sprintf("peers(%d)", ahead), Raw: why, PromQL: a.behindQL(x.Group),
+		}},
 	}
+	f.since(now, event.StateOpen, &ev.Data.Evidence)
 	d.open[rank] = f
 	a.open++
-	e.emit(f.event, true)
+	f.report = e.open(now, f, desyncCause.Signal()+" "+a.subject("rank", strconv.Itoa(rank)), ev)
+}
+
+// since brings evidence up to date. The job stands still, so all its ranks wait.
+func (f *desynced) since(now time.Time, state event.State, ev *event.Evidence) {
+	d := now.Sub(f.onset).Seconds()
+	ev.State, ev.DurationS, ev.LostGPUSeconds = state, round3(d), round3(max(0, d)*float64(f.a.world))
+}
+
+func (f *desynced) evidence(now time.Time, state event.State) event.Evidence {
+	ev := f.report.event.Data.Evidence
+	f.since(now, state, &ev)
+	return ev
 }
 
 func (d *desync) close(now time.Time, a *attempt, rank int, why string) {
 	f := d.open[rank]
 	delete(d.open, rank)
 	a.open--
-	e := f.event
-	e.Type, e.Time, e.ID = event.Recovery, now, event.NewID(e.ID, "recovery")
-	f.evidence.State, f.evidence.DurationS, f.evidence.Raw, f.evidence.PromQL = event.StateCleared, round3(now.Sub(f.onset).Seconds()), why, ""
-	e.Data.Evidence = f.evidence
-	a.e.emit(e, false)
+	ev := f.evidence(now, event.StateCleared)
+	ev.Raw, ev.PromQL = why+fmt.Sprintf("; %.3g GPU-seconds were lost", ev.LostGPUSeconds), ""
+	a.e.close(now, f.report, ev)
 }
 
 // end closes everything that is open.

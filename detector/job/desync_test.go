@@ -26,7 +26,7 @@ func (g *gang) tell(d time.Duration, group string, told ...int64) (found []detec
 			if n == -1 {
 				continue
 			}
-			found = append(found, g.e.Add(g.now, Sample{Job: g.job, Target: g.target(r), Step: g.step, Time: g.now, Stands: true})...)
+			found = append(found, g.heard(g.e.Add(g.now, Sample{Job: g.job, Target: g.target(r), Step: g.step, Time: g.now, Stands: true}))...)
 			g.e.Collective(g.now, g.job, g.target(r), Collective{Group: group, Enqueued: n, Op: "nccl:all_reduce"})
 		}
 		found = append(found, g.tick()...)
@@ -51,7 +51,7 @@ func TestTheRankThatDidNotEnterACollectiveIsNamedThoughItIsInAnotherPod(t *testi
 	g.want(g.tell(20*time.Second, "0", 57, 57, 57, 56), "") // once
 	g.step++
 	end := g.want(g.run(10), "-desync(3)")[0].Event
-	if end.Type != event.Recovery || end.Data.Evidence.State != event.StateCleared || end.Data.Evidence.Raw != "it steps" {
+	if end.Type != event.Recovery || end.Data.Evidence.State != event.StateCleared || !strings.HasPrefix(end.Data.Evidence.Raw, "it steps; 1") || end.Data.Evidence.LostGPUSeconds != round3(4*end.Time.Sub(f.Data.Onset).Seconds()) {
 		t.Errorf("end %+v", end)
 	}
 	if c := g.e.Counts(); c.Open != 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/class"
+	"github.com/pitcrew/pitcrew/detector/statement"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -67,6 +68,12 @@ type Counts struct {
 	Refused   int64 // samples of ranks beyond the bound
 	Restarts  int64 // attempts begun anew under their old number
 
+	Standing     int64 // findings that were told, or would have been were they not muted, and have not ended
+	Muted        int64 // times that one was held back
+	Accepted     int64 // of them, whose level is the baseline now
+	Unacceptable int64 // acceptances of what has no level
+	Spoken       int64 // times that people said something
+
 	Classed      int64 // attempts that are runs of a class now
 	Classes      int64 // held now, of the …
 	ClassRuns    int64 // … runs that are remembered now
@@ -92,13 +99,19 @@ type Engine struct {
 	counts Counts
 	out    []detector.Finding
 
+	reports     map[*report]bool // of all that stands
+	statements  []statement.Statement
+	recheck     bool      // what stands is to be brought to them
+	nextEnd     time.Time // of a mute
+	heardPeople bool      // Say was called
+
 	classes *classes // nil: runs are not compared
 }
 
 // New makes an engine.
 func New(o Options) *Engine {
 	o.fill()
-	e := &Engine{o: o, jobs: map[key]*list.Element{}, recent: list.New()}
+	e := &Engine{o: o, jobs: map[key]*list.Element{}, recent: list.New(), reports: map[*report]bool{}}
 	if o.Classes != nil {
 		e.classes = newClasses(&o)
 	}
@@ -108,7 +121,7 @@ func New(o Options) *Engine {
 // Counts reports what stands and what happened so far.
 func (e *Engine) Counts() Counts {
 	c := e.counts
-	c.Jobs, c.Ranks = int64(len(e.jobs)), int64(e.ranks)
+	c.Jobs, c.Ranks, c.Standing = int64(len(e.jobs)), int64(e.ranks), int64(len(e.reports))
 	for el := e.recent.Front(); el != nil; el = el.Next() {
 		a := el.Value.(*attempt)
 		if a.judged() {
@@ -178,8 +191,8 @@ func (e *Engine) drop(now time.Time, el *list.Element, why string) {
 	delete(e.jobs, a.key)
 }
 
-// Tick lets time pass: rounds that waited long enough are closed, silent ranks become absent, silent jobs are forgotten. Call it
-// about once a second.
+// Tick lets time pass: rounds that waited long enough are closed, silent ranks become absent, silent jobs are forgotten, what people
+// said takes effect. Call it about once a second.
 func (e *Engine) Tick(now time.Time) []detector.Finding {
 	e.ticked = now
 	for el := e.recent.Back(); el != nil; {
@@ -195,13 +208,18 @@ func (e *Engine) Tick(now time.Time) []detector.Finding {
 	if e.classes != nil {
 		e.forgetSlower(now)
 	}
+	e.listen(now)
 	return e.take()
 }
 
 func (e *Engine) take() []detector.Finding {
 	out := e.out
 	e.out = nil
-	e.counts.Findings += int64(len(out))
+	for i := range out {
+		if !out[i].ConditionOnly {
+			e.counts.Findings++
+		}
+	}
 	return out
 }
 

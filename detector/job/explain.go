@@ -30,6 +30,18 @@ func (x *finding) say(now time.Time) event.Event {
 	}
 }
 
+// key names the finding to people.
+func (x *finding) key() string {
+	a, signal := x.role.a, causes[x.kind].Signal()
+	switch {
+	case x.member != nil:
+		return signal + " " + a.subject("rank", strconv.Itoa(x.member.rank))
+	case x.role.name != "":
+		return signal + " " + a.subject("role", plain(x.role.name))
+	}
+	return signal + " " + a.subject()
+}
+
 var severities = map[kind]event.Severity{straggler: event.Warning, imbalance: event.Warning, absent: event.Warning, slowdown: event.Info}
 
 // target is the rank as it was last heard of, or the job.
@@ -175,22 +187,15 @@ func (x *finding) samples() (out []event.Sample) {
 // recovered says that a finding is over.
 func (r *role) recovered(now time.Time, x *finding, why string) {
 	r.a.open--
-	if !x.said {
+	if x.report == nil {
 		r.a.e.counts.Brief++
 		r.fresh = slices.DeleteFunc(r.fresh, func(o *finding) bool { return o == x })
 		return
 	}
-	e := x.event
-	e.Type, e.Time = event.Recovery, now
-	e.ID = event.NewID(e.ID, "recovery")
-	e.Data.Evidence = x.evidence(now, event.StateCleared)
-	e.Data.Evidence.Samples = nil
-	e.Data.Evidence.Raw = why + fmt.Sprintf("; %.3g GPU-seconds were lost", x.lost)
-	r.emit(e, false)
-}
-
-func (r *role) emit(e event.Event, active bool) {
-	r.a.e.emit(e, active)
+	ev := x.evidence(now, event.StateCleared)
+	ev.Samples = nil
+	ev.Raw = why + fmt.Sprintf("; %.3g GPU-seconds were lost", x.lost)
+	r.a.e.close(now, x.report, ev)
 }
 
 func round3(v float64) float64 { return math.Round(v*1000) / 1000 }

@@ -32,6 +32,7 @@ type gang struct {
 	world   int
 	every   int64 // steps, of which one is measured; 0: each
 	work    float64
+	listed  []detector.Finding // not said
 }
 
 func newGang(t *testing.T, e *Engine, ranks int) *gang {
@@ -77,7 +78,7 @@ func (g *gang) run(steps int) []detector.Finding {
 			if g.every == 0 || g.step%g.every == 0 {
 				x.Wait, x.Compute = duration-took[r], took[r]
 			}
-			found = append(found, g.e.Add(g.now, x)...)
+			found = append(found, g.heard(g.e.Add(g.now, x))...)
 		}
 		found = append(found, g.tick()...)
 	}
@@ -89,7 +90,19 @@ func (g *gang) tick() []detector.Finding {
 		return nil
 	}
 	g.ticked = g.now
-	return g.e.Tick(g.now)
+	return g.heard(g.e.Tick(g.now))
+}
+
+// heard keeps what is only to be listed apart from what is said.
+func (g *gang) heard(all []detector.Finding) (said []detector.Finding) {
+	for _, f := range all {
+		if f.ConditionOnly {
+			g.listed = append(g.listed, f)
+		} else {
+			said = append(said, f)
+		}
+	}
+	return said
 }
 
 // pass lets time pass without a step.

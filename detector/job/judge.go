@@ -41,8 +41,7 @@ type finding struct {
 	opened  time.Time
 	lost    float64 // GPU-seconds
 	charged int64   // the step up to which
-	said    bool
-	event   event.Event
+	report  *report // nil: it was not said yet
 }
 
 func (r *role) judge(now time.Time, s Signal, by source, f peers.Finding) {
@@ -120,8 +119,7 @@ func (r *role) announce(now time.Time) {
 			}
 		}
 		x.lost = r.lostSince(x)
-		x.event, x.said = x.say(now), true
-		r.emit(x.event, true)
+		x.report = r.a.e.open(now, x, x.key(), x.say(now))
 	}
 }
 
@@ -188,7 +186,7 @@ func (r *role) end(now time.Time, why string) {
 func (r *role) charge(x *round) {
 	for _, m := range r.members {
 		for _, f := range m.open {
-			if f == nil || f.kind == absent || !f.said {
+			if f == nil || f.kind == absent || f.report == nil {
 				continue // before it is said, lostSince counts
 			}
 			if d := r.excess(x, m, f.signal); !math.IsNaN(d) {

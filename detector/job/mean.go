@@ -53,3 +53,9 @@ func (m *mean) add(t int64, v []float64) []peers.Finding {
 	clear(m.n)
 	return m.group.Round(t, m.out)
 }
+
+// accept takes a member's place for its own; its part of the mean that is being made is left out.
+func (m *mean) accept(i int, apart float64) {
+	m.sum[i], m.n[i] = 0, 0
+	m.group.Accept(i, apart)
+}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/class"
 	"github.com/pitcrew/pitcrew/event"
 )
@@ -33,9 +32,10 @@ func (p pair) compare(o pair) int {
 
 // slower is a finding that is open about a class.
 type slower struct {
-	event event.Event
-	ratio float64   // when it was said
-	seen  time.Time // compared last
+	report   *report // nil: it was accepted
+	accepted bool
+	ratio    float64   // when it was said
+	seen     time.Time // compared last
 }
 
 const (
@@ -55,18 +55,21 @@ func (e *Engine) compare(now time.Time, a *attempt, k class.Key) {
 		all = slices.DeleteFunc(all, func(d class.Difference) bool { return d.Against == "" })
 		for _, d := range all {
 			if s := e.classes.slower[pair{k, by, d.Against}]; s != nil {
-				if s.seen = now; !d.Slow && d.Ratio < math.Sqrt(s.ratio) {
+				switch s.seen = now; {
+				case !d.Slow && d.Ratio < math.Sqrt(s.ratio):
 					e.recovered(now, pair{k, by, d.Against}, fmt.Sprintf("the difference is ×%.3f now, %.3f to %.3f", d.Ratio, d.Lower, d.Upper))
+				case s.accepted && d.Slow && d.Ratio > s.ratio*s.ratio:
+					delete(e.classes.slower, pair{k, by, d.Against})
 				}
 			}
 		}
-		if len(all) > 0 && all[0].Slow && !e.open(k, by) && len(e.classes.slower) < maxSlower {
+		if len(all) > 0 && all[0].Slow && !e.known(k, by) && len(e.classes.slower) < maxSlower {
 			e.slower(now, a, all[0])
 		}
 	}
 }
 
-func (e *Engine) open(k class.Key, by class.By) bool {
+func (e *Engine) known(k class.Key, by class.By) bool {
 	for p := range e.classes.slower {
 		if p.key == k && p.by == by {
 			return true
@@ -100,8 +103,22 @@ func (e *Engine) slower(now time.Time, a *attempt, d class.Difference) {
 	if t.Job != nil {
 		out.Subject = "job/" + t.Job.UID
 	}
-	e.classes.slower[pair{d.Key, d.By, d.Against}] = &slower{event: out, ratio: d.Ratio, seen: now}
-	e.emit(out, true)
+	s := &slower{ratio: d.Ratio, seen: now}
+	e.classes.slower[pair{d.Key, d.By, d.Against}] = s
+	s.report = e.open(now, s, cause.Signal()+" "+classSubject(&d.Key), out)
+}
+
+// evidence implements standing: it is that of when the pair was found.
+func (s *slower) evidence(_ time.Time, state event.State) event.Evidence {
+	ev := s.report.event.Data.Evidence
+	ev.State = state
+	return ev
+}
+
+// classSubject names a class in a key: its model, and a hash of all that it is.
+func classSubject(k *class.Key) string {
+	id := event.NewID("class", append(parts(k), k.Driver, k.Framework)...)
+	return "class/" + plain(k.Model) + "/" + id[:8]
 }
 
 // forget ends findings about classes of which no run was seen for long.
@@ -119,15 +136,14 @@ func (e *Engine) forgetSlower(now time.Time) {
 }
 
 func (e *Engine) recovered(now time.Time, p pair, why string) {
-	out := e.classes.slower[p].event
+	s := e.classes.slower[p]
 	delete(e.classes.slower, p)
-	out.Type, out.Time, out.ID = event.Recovery, now, event.NewID(out.ID, "recovery")
-	out.Data.Evidence.State, out.Data.Evidence.Raw = event.StateCleared, why
-	e.emit(out, false)
-}
-
-func (e *Engine) emit(ev event.Event, active bool) {
-	e.out = append(e.out, detector.Finding{Event: ev, Active: active})
+	if s.report == nil {
+		return
+	}
+	ev := s.evidence(now, event.StateCleared)
+	ev.Raw = why
+	e.close(now, s.report, ev)
 }
 
 // parts are what names a workload on its GPUs, without driver and framework.

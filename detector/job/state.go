@@ -8,12 +8,11 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/detector/durable"
-	"github.com/pitcrew/pitcrew/event"
 )
 
 const (
 	snapshotMagic   = "PCJOBS\x00\x00"
-	snapshotVersion = 1
+	snapshotVersion = 2
 	maxSnapshot     = 64 << 20 // bytes; attempts heard of least recently are left out beyond
 	maxLabel        = 253      // bytes of a name of Kubernetes
 	most            = 1 << 50  // of what is counted in rounds
@@ -33,6 +32,7 @@ func (e *Engine) Snapshot(now time.Time) []byte { return e.snapshot(now, maxSnap
 func (e *Engine) snapshot(now time.Time, bound int) []byte {
 	w := &walk{Walk: durable.Writing(), e: e, now: now}
 	w.at(&now)
+	w.statements()
 	w.classes(e.classes)
 	for el := e.recent.Front(); el != nil; el = el.Next() {
 		before, more := w.Len(), true
@@ -63,6 +63,7 @@ func (e *Engine) Restore(now time.Time, snapshot []byte) error {
 	w := &walk{Walk: durable.Reading(body), e: n, now: now}
 	var saved time.Time
 	w.past(&saved)
+	w.statements()
 	w.classes(n.classes)
 	for more := true; ; {
 		if w.Flag(&more); !more || w.Failed() {
@@ -92,6 +93,9 @@ func (e *Engine) Restore(now time.Time, snapshot []byte) error {
 			n.classes.blind = e.classes.blind
 		}
 	}
+	if n.recheck = true; e.heardPeople {
+		n.statements, n.heardPeople = e.statements, true
+	}
 	*e = *n
 	return nil
 }
@@ -112,6 +116,7 @@ func (a *attempt) missed(now time.Time, gap time.Duration) {
 			x.opened = x.opened.Add(gap)
 		}
 	}
+	a.desync.missed(now)
 }
 
 // at is a time by anybody's clock, to the nanosecond.
@@ -163,6 +168,7 @@ func (w *walk) attempt(a *attempt) {
 			return
 		}
 	}
+	w.desync(a)
 	if w.e.classes != nil {
 		w.class(a)
 	}
@@ -324,7 +330,7 @@ func (w *walk) findings(r *role) {
 			r.a.open++
 		}
 		x := *at
-		if w.finding(x); w.Reads() && !x.said {
+		if w.finding(x); w.Reads() && x.report == nil {
 			r.fresh = append(r.fresh, x)
 		}
 	}
@@ -363,30 +369,5 @@ func (w *walk) finding(x *finding) {
 	w.past(&x.opened)
 	w.Finite(&x.lost)
 	w.step(&x.charged)
-	w.told(&x.said, &x.event)
-}
-
-// told is whether something was said, and what.
-func (w *walk) told(said *bool, ev *event.Event) {
-	text := ""
-	if *said && !w.Reads() {
-		if b, err := event.Encode(*ev); err == nil {
-			text = string(b)
-		}
-	}
-	if w.Text(&text, event.MaxBytes); !w.Reads() {
-		return
-	}
-	*said = text != ""
-	if !*said {
-		return
-	}
-	e, err := event.Decode([]byte(text))
-	if err == nil {
-		err = event.MayGateway(e)
-	}
-	if err != nil {
-		w.Fail("what was said: %v", err)
-	}
-	*ev = e
+	w.report(x, &x.report)
 }

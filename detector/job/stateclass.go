@@ -35,7 +35,7 @@ func (w *walk) classes(c *classes) {
 	slices.SortFunc(pairs, pair.compare)
 	for i := range w.List(len(pairs), maxSlower) {
 		var p pair
-		s, said := &slower{}, true
+		s := &slower{}
 		if !w.Reads() {
 			p = pairs[i]
 			s = c.slower[p]
@@ -47,12 +47,15 @@ func (w *walk) classes(c *classes) {
 		w.Text(&p.against, maxText)
 		w.Finite(&s.ratio)
 		w.past(&s.seen)
-		if w.told(&said, &s.event); w.Failed() {
+		w.Flag(&s.accepted)
+		w.report(s, &s.report)
+		if w.Reads() && s.accepted == (s.report != nil) {
+			w.Fail("a class that is neither found slow nor accepted as it is")
+		}
+		if w.Failed() {
 			return
 		}
-		if w.Reads() && said {
-			c.slower[p] = s
-		}
+		c.slower[p] = s
 	}
 }
 
@@ -107,7 +110,7 @@ func (w *walk) class(a *attempt) {
 	on := c.found != nil
 	if w.Flag(&on); on && !w.Failed() {
 		if w.Reads() {
-			c.found = &against{}
+			c.found = &against{a: a}
 			a.open++
 		}
 		w.against(c.found)
@@ -159,7 +162,7 @@ func (w *walk) against(x *against) {
 		w.Finite(&x.samples[i].S)
 		w.Finite(&x.samples[i].V)
 	}
-	w.told(&x.said, &x.event)
+	w.report(x, &x.report)
 }
 
 // number takes the judge's series of the runs that were read, and frees all others.

@@ -1,0 +1,343 @@
+package job
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pitcrew/pitcrew/detector/class"
+	"github.com/pitcrew/pitcrew/detector/statement"
+	"github.com/pitcrew/pitcrew/event"
+)
+
+func (g *gang) says(all ...statement.Statement) {
+	for i := range all {
+		if all[i].By == "" {
+			all[i].By = "ada"
+		}
+		if all[i].At.IsZero() {
+			all[i].At = g.now
+		}
+	}
+	g.e.Say(all)
+}
+
+// shown is what the newest list says of a finding.
+func (g *gang) shown(key string) (ev event.Evidence, active bool) {
+	g.t.Helper()
+	for i := len(g.listed) - 1; i >= 0; i-- {
+		if f := g.listed[i]; f.Key == key {
+			return f.Event.Data.Evidence, f.Active
+		}
+	}
+	g.t.Fatalf("%q is in no list", key)
+	return ev, false
+}
+
+const behind5 = "rank/straggler job/job-1/rank/5/attempt/0"
+
+// found is a gang of eight whose rank 5 was said to be half as slow again.
+func found(t *testing.T) *gang {
+	g := newGang(t, engine(), 8)
+	g.want(g.run(100), "")
+	g.compute = slow(5, 1.5)
+	if f := g.want(g.run(40), "straggler(5)"); f[0].Key != behind5 {
+		t.Fatalf("its key is %q", f[0].Key)
+	}
+	return g
+}
+
+func (g *gang) restart() {
+	g.t.Helper()
+	g.e = again(g.t, g.e, g.now)
+}
+
+func TestWhatStandsIsListedEveryHalfMinuteWithWhatItCosts(t *testing.T) {
+	g := found(t)
+	g.want(g.run(300), "")
+	if n := len(g.listed); n < 2 || n > 4 {
+		t.Errorf("listed %d times in some 90 s", n)
+	}
+	if ev, active := g.shown(behind5); !active || ev.State != event.StateOpen || ev.LostGPUSeconds < 100 {
+		t.Errorf("listed %+v", ev)
+	}
+	g.restart()
+	g.listed = nil
+	g.want(g.run(10), "")
+	g.shown(behind5) // at once: whoever lists may have forgotten it
+}
+
+func TestAnAcknowledgedFindingStandsAndItsEndIsSaid(t *testing.T) {
+	g := found(t)
+	g.says(statement.Statement{Verb: statement.Acknowledge, Key: behind5, Reason: "fan ordered"})
+	g.want(g.run(10), "")
+	g.restart()
+	g.want(g.run(10), "")
+	if ev, active := g.shown(behind5); !active || len(ev.Told) != 1 || ev.Told[0] != "acknowledged by ada: fan ordered" {
+		t.Errorf("listed %+v", ev)
+	}
+	g.compute = nil
+	g.want(g.run(60), "-straggler(5)")
+}
+
+func TestAMuteHoldsBackWhatItNamesAcrossARestartAndWhatStandsAtItsEndIsSaidOnce(t *testing.T) {
+	for name, restart := range map[string]bool{"one gateway": false, "a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			g := newGang(t, engine(), 8)
+			g.want(g.run(100), "")
+			g.says(statement.Statement{Verb: statement.Mute, Key: "rank/straggler *", Node: "node-pod-f", Until: g.now.Add(30 * time.Second)})
+			g.compute = slow(5, 1.5)
+			from := g.now
+			g.want(g.run(40), "")
+			if ev, active := g.shown(behind5); !active || len(ev.Told) != 1 || !strings.HasPrefix(ev.Told[0], "muted by ada until 2026-11-21T") {
+				t.Errorf("listed %+v", ev)
+			}
+			if restart {
+				g.restart()
+			}
+			f := g.want(g.run(150), "straggler(5)")[0].Event
+			if d := f.Time.Sub(from); d < 30*time.Second || d > 33*time.Second || f.Data.Evidence.DurationS < 25 {
+				t.Errorf("said after %s: %+v", d, f.Data.Evidence)
+			}
+			if c := g.e.Counts(); c.Muted != 1 && !restart || c.Open != 1 {
+				t.Errorf("counts %+v", c)
+			}
+			if restart {
+				g.restart()
+			}
+			g.want(g.run(20), "")
+			g.compute = nil
+			g.want(g.run(60), "-straggler(5)")
+		})
+	}
+}
+
+func TestAMuteOfAnotherRankNodeOrFindingHoldsNothingBack(t *testing.T) {
+	for name, s := range map[string]statement.Statement{
+		"another rank":    {Key: "rank/straggler job/job-1/rank/4/attempt/0"},
+		"another node":    {Key: "*", Node: "node-pod-a"},
+		"another finding": {Key: "rank/absent"},
+		"an agent's":      {Key: "anomaly/*"},
+		"over":            {Key: "*", Until: t0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGang(t, engine(), 8)
+			g.want(g.run(100), "")
+			s.Verb = statement.Mute
+			if s.Until.IsZero() {
+				s.Until = g.now.Add(time.Hour)
+			}
+			g.says(s)
+			g.compute = slow(5, 1.5)
+			g.want(g.run(40), "straggler(5)")
+		})
+	}
+}
+
+func TestWhatIsMutedAndOverIsNeverSaidAndWhatWasSaidBeforeEndsAllTheSame(t *testing.T) {
+	g := newGang(t, engine(), 8)
+	g.want(g.run(100), "")
+	g.says(statement.Statement{Verb: statement.Mute, Key: "*", Until: g.now.Add(time.Hour)})
+	g.compute = slow(5, 1.5)
+	g.want(g.run(40), "")
+	g.compute = nil
+	g.want(g.run(60), "")
+	if _, active := g.shown(behind5); active {
+		t.Error("it is still listed")
+	}
+	g = found(t)
+	g.says(statement.Statement{Verb: statement.Mute, Key: "*", Until: g.now.Add(time.Hour)})
+	g.compute = nil
+	g.want(g.run(60), "-straggler(5)")
+}
+
+func TestWhatIsUnmutedIsSaidAtOnce(t *testing.T) {
+	g := newGang(t, engine(), 8)
+	g.want(g.run(100), "")
+	g.says(statement.Statement{Verb: statement.Mute, Key: "*", Until: g.now.Add(time.Hour)})
+	g.compute = slow(5, 1.5)
+	g.want(g.run(40), "")
+	g.says()
+	g.want(g.run(10), "straggler(5)")
+}
+
+func TestAnAcceptedRankIsNotSlowAnyMoreDoesNotRecoverAndIsSaidAgainWhenItGetsWorse(t *testing.T) {
+	g := found(t)
+	g.says(statement.Statement{Verb: statement.Accept, Key: behind5})
+	g.want(g.run(10), "")
+	ev, active := g.shown(behind5)
+	if active || ev.State != event.StateAccepted || len(ev.Told) != 1 || ev.Told[0] != "accepted by ada" || ev.LostGPUSeconds <= 0 {
+		t.Errorf("listed %+v, %v", ev, active)
+	}
+	if c := g.e.Counts(); c.Open != 0 || c.Standing != 0 || c.Accepted != 1 {
+		t.Errorf("counts %+v", c)
+	}
+	g.want(g.run(200), "")
+	g.restart()
+	g.want(g.run(200), "")
+	g.compute = slow(5, 2.2)
+	g.want(g.run(40), "straggler(5)") // the statement is of what had been found by then
+	g.want(g.run(100), "")
+	g.compute = slow(5, 1.5)
+	g.want(g.run(60), "-straggler(5)")
+}
+
+func TestARankThatWasSlowFromTheStartCanBeAccepted(t *testing.T) {
+	g := newGang(t, engine(), 8)
+	g.compute = slow(5, 1.6)
+	g.want(g.run(60), "imbalance(5)")
+	g.says(statement.Statement{Verb: statement.Accept, Key: "rank/imbalance"})
+	g.want(g.run(300), "")
+	g.want(g.pass(6*time.Minute), "")
+}
+
+func TestASlowerJobThatIsAcceptedIsTheNewLevelAgainstItselfAndItsClass(t *testing.T) {
+	g := newGang(t, engine(), 8)
+	g.want(g.run(100), "")
+	g.compute = func(int) float64 { return 0.32 }
+	f := g.want(g.run(12), "slowdown")[0]
+	if f.Key != "job/slowdown job/job-1/attempt/0" {
+		t.Errorf("key %q", f.Key)
+	}
+	g.says(statement.Statement{Verb: statement.Accept, Key: f.Key})
+	g.want(g.run(200), "")
+
+	fl := newFleet(t, class.Config{})
+	fl.past(3, gpt, 1)
+	g = fl.job(gpt)
+	scheduled(g, 1.3)
+	if f = g.want(g.run(120), "slowdown")[0]; f.Key != "job/slowdown job/job-4/class/attempt/0" {
+		t.Errorf("key %q", f.Key)
+	}
+	before := g.e.Counts().ClassSteps
+	g.says(statement.Statement{Verb: statement.Accept, Key: "job/*"})
+	g.want(g.run(10), "")
+	g.restart()
+	g.want(g.run(200), "")
+	if g.e.Counts().ClassSteps == before {
+		t.Error("its class learns nothing from it")
+	}
+	g.want(fl.done(g), "")
+}
+
+func TestADriverThatIsAcceptedIsSaidAgainOnceItIsTwiceAsSlow(t *testing.T) {
+	for name, accepted := range map[string]float64{"the same": 1.1, "half as slow": 1.03} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, class.Config{})
+			f.past(3, gpt, 1)
+			slower := gpt
+			slower.Driver = "580.2"
+			first := f.past(3, slower, 1.1)
+			if x := first[len(first)-1]; !strings.HasPrefix(x.Key, "class/slow-driver class/gpt-124m/") {
+				t.Errorf("key %q", x.Key)
+			}
+			g := f.job(slower)
+			g.says(statement.Statement{Verb: statement.Accept, Key: "class/slow-driver", By: "ada"})
+			f.done(g)
+			g.restart()
+			f.e = g.e
+			for _, s := range f.e.classes.slower {
+				s.ratio = accepted
+			}
+			want := map[float64]string{1.1: "", 1.03: "slow-driver"}[accepted]
+			if got := said(f.past(2, slower, 1.1)); got != want {
+				t.Errorf("said %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestWhatHasNoLevelCannotBeAcceptedAndThatIsCountedOnce(t *testing.T) {
+	g := stalled(t)
+	g.want(g.tell(settled, "0", 57, 57, 57, 56), "desync(3)")
+	g.says(statement.Statement{Verb: statement.Accept, Key: "*"})
+	g.want(g.tell(10*time.Second, "0", 57, 57, 57, 56), "")
+	g.restart()
+	g.want(g.tell(10*time.Second, "0", 57, 57, 57, 56), "")
+	if c := g.e.Counts(); c.Open != 1 || c.Unacceptable > 1 {
+		t.Errorf("counts %+v", c)
+	}
+	g = newGang(t, engine(), 8)
+	g.want(g.run(100), "")
+	g.silent = func(r int) bool { return r == 2 }
+	g.want(g.run(120), "absent(2)")
+	g.says(statement.Statement{Verb: statement.Accept, Key: "*"})
+	g.want(g.run(20), "")
+	if c := g.e.Counts(); c.Open != 1 || c.Unacceptable != 1 {
+		t.Errorf("counts %+v", c)
+	}
+}
+
+func TestAnOldStatementAndOneThatCameTwiceChangeNothing(t *testing.T) {
+	g := newGang(t, engine(), 8)
+	g.want(g.run(100), "")
+	old := []statement.Statement{{Verb: statement.Accept, Key: "*", By: "eve", At: g.now}, {Verb: statement.Acknowledge, Key: "*", By: "eve", At: g.now}}
+	g.compute = slow(5, 1.5)
+	g.want(g.run(40), "straggler(5)")
+	g.says(old...)
+	g.want(g.run(120), "")
+	if ev, active := g.shown(behind5); !active || len(ev.Told) != 0 {
+		t.Errorf("listed %+v", ev)
+	}
+	for range 3 { // a watch that began anew brings all again
+		g.says(statement.Statement{Verb: statement.Accept, Key: behind5, At: g.now})
+		g.want(g.run(100), "")
+	}
+	if c := g.e.Counts(); c.Accepted != 1 || c.Open != 0 {
+		t.Errorf("counts %+v", c)
+	}
+}
+
+func TestADesyncThatStandsIsNotSaidAgainAfterARestartAndItsEndIs(t *testing.T) {
+	g := stalled(t)
+	g.want(g.tell(settled, "0", 57, 57, 57, 56), "desync(3)")
+	g.says(statement.Statement{Verb: statement.Acknowledge, Key: "torch/desync job/job-1/rank/3/attempt/0"})
+	g.want(g.tell(2*time.Second, "0", 57, 57, 57, 56), "")
+	for _, away := range []time.Duration{0, time.Minute, time.Hour} {
+		left := g.e.Snapshot(g.now)
+		g.now = g.now.Add(away)
+		g.e = engine()
+		if err := g.e.Restore(g.now, left); err != nil {
+			t.Fatal(err)
+		}
+		g.want(g.tell(40*time.Second, "0", 57, 57, 57, 56), "")
+		if ev, active := g.shown("torch/desync job/job-1/rank/3/attempt/0"); !active || len(ev.Told) != 1 || ev.LostGPUSeconds < 4*40 {
+			t.Errorf("listed %+v", ev)
+		}
+	}
+	g.restart()
+	g.step++
+	g.want(g.run(10), "-desync(3)")
+	if c := g.e.Counts(); c.Open != 0 || c.Standing != 0 {
+		t.Errorf("counts %+v", c)
+	}
+}
+
+func TestNumbersOfBeforeARestartNameNobodyUntilTheyAreToldAgain(t *testing.T) {
+	g := stalled(t)
+	g.want(g.tell(settled-4*time.Second, "0", 57, 57, 57, 57), "")
+	left := g.e.Snapshot(g.now)
+	g.now = g.now.Add(time.Minute) // in which all but rank 3, whose agent takes longest to come back, went on in one long step
+	g.e = engine()
+	if err := g.e.Restore(g.now, left); err != nil {
+		t.Fatal(err)
+	}
+	g.want(g.tell(desyncFresh+5*time.Second, "0", 60, 60, 60, -1), "")
+	g.want(g.tell(settled, "0", 60, 60, 60, 60), "")
+	g.want(g.tell(settled, "0", 61, 61, 61, 60), "desync(3)") // and it is not blind
+}
+
+func TestNamesThatAPodChoosesDoNotBreakAKey(t *testing.T) {
+	e := engine()
+	for name, want := range map[string]string{
+		"a b/c*\n":               "job/a%20b%2Fc%2A%0A/attempt/0",
+		"pod/x":                  "pod/x/attempt/0",
+		strings.Repeat("ü", 64):  "",
+		"../../rank/5/attempt/0": "job/..%2F..%2Frank%2F5%2Fattempt%2F0/attempt/0",
+	} {
+		s := newAttempt(e, key{job: name}, t0).subject()
+		if want != "" && s != want || len(s) > 100 || strings.ContainsAny(s, " *") {
+			t.Errorf("%q gives %q", name, s)
+		}
+	}
+}
