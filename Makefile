@@ -76,9 +76,8 @@ bench-detector: ## quality of detection on recorded runs; DATA=folder with train
 	go run ./detector/bench/cmd/detectorbench -data $(DATA)
 
 FUZZTIME ?= 60s
-fuzz: ## each fuzz target for FUZZTIME
-	@go list ./... | while read -r p; do for t in $$(go test -tags $(TAGS) -list '^Fuzz' $$p | grep ^Fuzz || true); do \
-		echo "$$p $$t"; go test -tags $(TAGS) -run '^$$' -fuzz "^$$t$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 2s $$p; done; done
+fuzz: ## each fuzz target for FUZZTIME; FUZZFLAGS="-parallel 1" leaves processors to others
+	sandbox/fuzz.sh $(FUZZTIME) $(FUZZFLAGS)
 
 clean: ## what builds and benchmarks left here; the cache stays
 	rm -rf bin bench/out
