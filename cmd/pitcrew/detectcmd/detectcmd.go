@@ -3,12 +3,15 @@
 package detectcmd
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
@@ -19,9 +22,15 @@ import (
 // Options of a run.
 type Options struct {
 	In, Out, Findings, Plot, Siblings string
-	SeriesBy, Step                    string
+	SeriesBy, Step, Timestamp         string
+	Values                            []string  // columns to judge; none: those with a number in the first row
+	Strict                            bool      // rows that cannot be judged are an error
 	Backtest                          io.Writer // nil: not asked for
+	JSON                              bool      // what the backtest says
 	Config                            Config
+	Stdin                             io.Reader // what "-" is
+	Stdout                            io.Writer
+	Notes                             io.Writer // for the summary; nil: none
 }
 
 // Config is the file given with --config.
@@ -52,22 +61,42 @@ func (c Config) check() error {
 	return err
 }
 
+const long = `Run the anomaly detector on a CSV file: one pass, no thresholds set by hand, and no row's verdict depends on a later row.
+
+The first line names the columns. "timestamp" is RFC 3339, "2006-01-02 15:04:05" (UTC), or seconds since 1970; every other column
+whose first value is a number is judged. In long form --series-by names the column that tells series apart. Columns "phase" and
+"workload" say what a job does: a change of either is no anomaly, and "warmup" is never judged. A column "step" aligns a run with
+its --siblings.
+
+The output repeats each row and adds anomaly_score (0 to 1; from 0.5 on beyond the threshold), alarm (1 while a finding is open),
+expected, lower and upper, with VALUE_ before each where there are several value columns. What is not judged has score 0 and no
+expected value: unknown, not normal. A series is learnt from its first 24 values (intervals below a minute, profile training) or
+200 (profile facility).
+
+Kinds of finding, named when they end:
+  spike     off its band and back within two minutes of its onset
+  shift     a new level: off its band for two minutes and longer, or for so long that it became the new baseline
+  drift     left its band too slowly for the fast evidence, and was back within two minutes
+  stall     one value and its interval three times as long as usual, and 1.5 s longer
+  flatline  stands still for 30 s and 120 values and 20 times the longest rest before
+  novel     profile facility: unlike what came before, in value, level or spread
+  absent    no value for three intervals while rows go on
+
+Severity: "warning" is against a schedule that was told (columns phase, workload) or that siblings showed, "info" is not. A node's agent
+says either as information until another signal bears it out (docs/anomalies.md).
+
+Files appear when all of them are whole; after an error or Ctrl-C they are as they were. A summary goes to standard error.`
+
 // Command is `pitcrew detect`.
 func Command() *cobra.Command {
 	var o Options
-	var config string
+	var config, output string
 	var backtest bool
 	c := &cobra.Command{
-		Use: "detect --in FILE --out FILE", Short: "Run the anomaly detector on a CSV file",
-		Long: "Run the anomaly detector on a CSV file, in one pass and without thresholds set by hand.\n\n" +
-			"The file has a column timestamp (RFC 3339, \"2006-01-02 15:04:05\", or seconds since 1970) and one or more value columns; in long form\n" +
-			"--series-by names the column that tells series apart. Columns phase and workload say what a job does; warmup is never judged.\n" +
-			"A column step aligns a run with its --siblings. Columns whose first value is no number are repeated and not judged.\n\n" +
-			"The output repeats the rows and adds anomaly_score (0 to 1; from 0.5 on beyond the threshold), alarm (1 while a finding is open),\n" +
-			"expected, lower and upper, with VALUE_ before each where there are several value columns. Expected is empty while a series is\n" +
-			"being learnt: unknown is not normal.",
+		Use: "detect --in FILE [--out FILE]", Short: "Run the anomaly detector on a CSV file", Long: long,
 		Example: "  pitcrew detect --in steps.csv --out judged.csv --findings found.jsonl --plot steps.png\n" +
-			"  pitcrew detect --in run7.csv --out judged.csv --siblings runs/ --backtest",
+			"  pitcrew detect --in run7.csv --siblings runs/ --backtest\n" +
+			"  tail -n +1 -F steps.csv | pitcrew detect --in - --out -",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if config != "" {
@@ -79,28 +108,40 @@ func Command() *cobra.Command {
 					o.Config.Asked = asked
 				}
 			}
+			switch output {
+			case "text":
+			case "json":
+				o.JSON = true
+			default:
+				return fmt.Errorf("-o %q: text or json", output)
+			}
 			if backtest {
 				o.Backtest = c.OutOrStdout()
 			}
 			if o.Config.Asked == 0 {
 				return errors.New("asked rate 0: above 0 and at most 600 onsets per series-hour")
 			}
+			o.Stdin, o.Stdout, o.Notes = c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr()
+			signal.Ignore(syscall.SIGPIPE) // a closed pipe is an error of ours, after which no half file is left
 			return Run(c.Context(), o)
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.In, "in", "", "CSV file to judge; - is standard input")
-	f.StringVar(&o.Out, "out", "", "CSV file to write; - is standard output")
-	f.StringVar(&config, "config", "", "YAML file: asked, profile, kind, signals")
-	f.Float64Var(&o.Config.Asked, "asked-rate", series.AskedShipped, "false onsets per series-hour that are acceptable")
-	f.StringVar(&o.SeriesBy, "series-by", "", "column that tells series apart (long form)")
-	f.StringVar(&o.Step, "step", "step", "column with the step's number, where the file has it")
-	f.StringVar(&o.Findings, "findings", "", "JSON lines file for the findings")
-	f.StringVar(&o.Siblings, "siblings", "", "folder with past runs of the same class, CSV files of the same form")
-	f.StringVar(&o.Plot, "plot", "", "PNG file: value, band and findings")
-	f.BoolVar(&backtest, "backtest", false, "print what an operator would have been told")
+	f.StringVar(&o.In, "in", "", "CSV `file` to judge; - is standard input")
+	f.StringVar(&o.Out, "out", "", "CSV `file` to write; - is standard output, row by row")
+	f.StringVar(&config, "config", "", "YAML `file`: asked, profile (training, facility), kind (ratio, level, counter), signals (kind by column)")
+	f.Float64Var(&o.Config.Asked, "asked-rate", series.AskedShipped, "false onsets per series-hour that are acceptable; without effect in profile facility")
+	f.StringVar(&o.Timestamp, "timestamp", "timestamp", "`column` with the time")
+	f.StringSliceVar(&o.Values, "value", nil, "`columns` to judge; without it, those with a number in the first row")
+	f.StringVar(&o.SeriesBy, "series-by", "", "`column` that tells series apart (long form)")
+	f.StringVar(&o.Step, "step", "step", "`column` with the step's number, where the file has it")
+	f.StringVar(&o.Findings, "findings", "", "JSON lines `file` for the findings; - is standard output")
+	f.StringVar(&o.Siblings, "siblings", "", "`folder` with past runs of the same class, CSV files of the same form")
+	f.StringVar(&o.Plot, "plot", "", "PNG `file`: value, band, findings and told changes")
+	f.BoolVar(&backtest, "backtest", false, "print what an operator would have been told, when, and why")
+	f.StringVarP(&output, "output", "o", "text", "`form` of --backtest: text or json (one object a line)")
+	f.BoolVar(&o.Strict, "strict", false, "fail if anything in the file cannot be judged; nothing is written then")
 	_ = c.MarkFlagRequired("in")
-	_ = c.MarkFlagRequired("out")
 	return c
 }
 
@@ -115,7 +156,7 @@ func readConfig(path string, c *Config) error {
 	return nil
 }
 
-// Run judges a file.
+// Run judges a file. What it writes takes its name at the end, all of it or nothing.
 func Run(ctx context.Context, o Options) (err error) {
 	if err := o.Config.check(); err != nil {
 		return err
@@ -123,44 +164,74 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := o.checkFiles(); err != nil {
 		return err
 	}
-	in := io.Reader(os.Stdin)
+	in := interruptible(ctx, o.Stdin)
 	if o.In != "-" {
 		f, err := os.Open(o.In)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		in = f
+		in = interruptible(ctx, f)
 	}
-	out, done, err := create(o.Out)
+	files := outputs{stdout: o.Stdout}
+	defer func() { err = errors.Join(err, files.discard()) }()
+	var to [3]io.Writer
+	for i, path := range []string{o.Out, o.Findings, o.Plot} {
+		if to[i] = io.Discard; path == "" {
+			continue
+		}
+		if to[i], err = files.create(path); err != nil {
+			return err
+		}
+	}
+	out, found := bufio.NewWriterSize(to[0], 64<<10), bufio.NewWriter(to[1])
+	r, err := newRun(o, in, out, found)
+	if err == nil {
+		err = r.all(ctx)
+	}
 	if err != nil {
+		if o.Notes != nil && errors.Is(err, context.Canceled) {
+			fmt.Fprintf(o.Notes, "%s: interrupted; no file is changed\n", o.In)
+		}
+		return fmt.Errorf("%s: %w", o.In, err)
+	}
+	if err := errors.Join(out.Flush(), found.Flush()); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, done()) }()
-	var found io.Writer = io.Discard
-	if o.Findings != "" {
-		w, done, err2 := create(o.Findings)
-		if err2 != nil {
-			return err2
-		}
-		defer func() { err = errors.Join(err, done()) }()
-		found = w
-	}
-	r, err := newRun(o, in, out, found)
-	if err != nil {
-		return fmt.Errorf("%s: %w", o.In, err)
-	}
-	if err := r.all(ctx); err != nil {
-		return fmt.Errorf("%s: %w", o.In, err)
-	}
 	if o.Plot != "" {
-		return r.plot.write(o.Plot)
+		if err := r.plot.write(to[2]); err != nil {
+			return fmt.Errorf("%s: %w", o.Plot, err)
+		}
+	}
+	if err := files.commit(); err != nil {
+		return err
+	}
+	if o.Notes != nil {
+		r.report(o.Notes)
 	}
 	return nil
 }
 
-// checkFiles keeps what is read from being written over: files to write are emptied before the first row is read.
+// checkFiles keeps what is read from being written over, and two texts out of one stream.
 func (o Options) checkFiles() error {
+	if o.Out == "" && o.Findings == "" && o.Plot == "" && o.Backtest == nil {
+		return errors.New("nothing to do: ask for --out, --findings, --plot or --backtest")
+	}
+	if o.Plot == "-" {
+		return errors.New("--plot -: name a file")
+	}
+	on := ""
+	for _, f := range []struct {
+		flag string
+		is   bool
+	}{{"--backtest", o.Backtest != nil}, {"--out -", o.Out == "-"}, {"--findings -", o.Findings == "-"}} {
+		switch {
+		case f.is && on != "":
+			return fmt.Errorf("%s and %s would both be on standard output: name a file for one", on, f.flag)
+		case f.is:
+			on = f.flag
+		}
+	}
 	taken := map[string]string{}
 	for _, f := range []struct{ flag, path string }{{"--in", o.In}, {"--out", o.Out}, {"--findings", o.Findings}, {"--plot", o.Plot}} {
 		if f.path == "" || f.path == "-" {
@@ -184,18 +255,4 @@ func sameFile(a, b string) bool {
 		return x.Mode().IsRegular() && os.SameFile(x, y) // /dev/null may be named twice
 	}
 	return filepath.Clean(a) == filepath.Clean(b)
-}
-
-func create(path string) (io.Writer, func() error, error) {
-	if path == "-" {
-		return os.Stdout, func() error { return nil }, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, nil, err
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	return f, f.Close, nil
 }

@@ -3,7 +3,6 @@ package detectcmd
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"time"
@@ -20,7 +19,7 @@ type record struct {
 	Onset    time.Time  `json:"onset"`
 	Opened   time.Time  `json:"opened"`
 	Ended    *time.Time `json:"ended,omitempty"`
-	Seconds  float64    `json:"duration_s"`
+	Seconds  float64    `json:"duration_s"` // from the onset to the end; of an open one, to the last value
 	Value    *float64   `json:"value"`
 	Expected *float64   `json:"expected"`
 	Lower    *float64   `json:"lower"`
@@ -38,19 +37,17 @@ type record struct {
 
 // findings writes each finding once: when it is over, when an accepted one is followed by another, or at the end of the file.
 type findings struct {
-	w        *json.Encoder
-	told     io.Writer
-	at       map[*one][]float64 // samples at opening
+	w        io.Writer
+	backtest io.Writer // nil: not asked for
+	json     bool      // what the backtest says
+	at       map[*one][]float64
 	accepted map[*one]series.Finding
-	count    int
+	count    map[string]int64 // by kind
+	told     [2]int64         // openings by severity
 	err      error
 }
 
-func newFindings(w, told io.Writer) *findings {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	return &findings{w: e, told: told, at: map[*one][]float64{}, accepted: map[*one]series.Finding{}}
-}
+const whatAbsent = "absent"
 
 func when(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
@@ -66,13 +63,10 @@ func (f *findings) change(s *one, t int64, c series.Change) {
 	if c == series.Opened {
 		f.flush(s)
 		f.at[s] = append([]float64(nil), s.recent...)
-		f.say(when(t), "%-8s %s: %s begins: %.6g, expected %.6g to %.6g (baseline %s, %d samples); onset %s%s",
-			x.Severity, s.name, x.What, x.Value, x.Lower, x.Upper, x.Baseline, x.Age, when(x.Onset).Format(time.RFC3339), joins(x))
+		f.say(opening(s, t, x))
 		return
 	}
-	verb := map[series.Change]string{series.Cleared: "is over", series.Accepted: "stays and is the new baseline"}[c]
-	f.say(when(t), "%-8s %s: %s %s after %s, %.3g times the expected; %.3g GPU-seconds lost per GPU",
-		x.Severity, s.name, x.What, verb, time.Duration(x.Ended-x.Onset).Round(time.Millisecond), x.Ratio, x.Lost)
+	f.say(closing(s, t, c, x))
 	if c == series.Accepted {
 		f.accepted[s] = *x
 		return
@@ -89,33 +83,23 @@ func (f *findings) flush(s *one) {
 	}
 }
 
-func joins(x *series.Finding) string {
-	if x.Joins {
-		return "; joins the earlier one"
-	}
-	return ""
-}
-
-func (f *findings) say(t time.Time, format string, args ...any) {
-	if f.told != nil {
-		fmt.Fprintf(f.told, t.Format("2006-01-02T15:04:05.000Z")+" "+format+"\n", args...)
-	}
-}
-
-// open writes the finding that is open at the end of the file.
-func (f *findings) open(s *one) {
+// open writes what is open at the end of the file.
+func (f *findings) open(s *one, now int64) {
 	if s.engine == nil {
 		return
 	}
 	f.flush(s)
 	if x := s.engine.Finding(s.id); x != nil && x.State == series.StateOpen {
-		f.say(when(s.last), "%-8s %s: %s is still open", x.Severity, s.name, x.What)
+		f.say(said{Time: when(s.last), Series: s.name, Severity: x.Severity.String(), Event: "still open", What: x.What.String(), since: x.Onset})
 		f.write(s, x)
+	}
+	if s.absent {
+		f.say(said{Time: when(now), Series: s.name, Severity: series.Info.String(), Event: "still open", What: whatAbsent, since: s.last})
+		f.writeAbsent(s, max(now, s.noticed), series.StateOpen)
 	}
 }
 
 func (f *findings) write(s *one, x *series.Finding) {
-	f.count++
 	r := record{
 		Series: s.name, What: x.What.String(), Severity: x.Severity.String(), State: x.State.String(), Onset: when(x.Onset), Opened: when(x.Opened),
 		Value: known(x.Value), Expected: known(x.Expected), Lower: known(x.Lower), Upper: known(x.Upper), Score: x.Score, Asked: x.Asked,
@@ -131,5 +115,50 @@ func (f *findings) write(s *one, x *series.Finding) {
 		r.Samples = append(r.Samples, known(v))
 	}
 	delete(f.at, s)
-	f.err = errors.Join(f.err, f.w.Encode(r))
+	s.plot.finding(x.Onset, end, r.What)
+	f.encode(r)
+}
+
+func (f *findings) encode(r record) {
+	f.count[r.What]++
+	e := json.NewEncoder(f.w)
+	e.SetEscapeHTML(false)
+	f.err = errors.Join(f.err, e.Encode(r))
+}
+
+// vanished says that a series is silent.
+func (f *findings) vanished(s *one, t int64) {
+	s.noticed = t
+	f.say(said{
+		Time: when(t), Series: s.name, Severity: series.Info.String(), Event: "opened", What: whatAbsent, since: s.last,
+		Reason: "no value since " + stamp(when(s.last)) + ", while others go on",
+	})
+}
+
+// returned says that a silent series has a value again.
+func (f *findings) returned(s *one, t int64) {
+	end := max(t, s.last)
+	f.say(said{
+		Time: when(t), Series: s.name, Severity: series.Info.String(), Event: "cleared", What: whatAbsent, since: s.last,
+		Reason: "a value again after " + span(time.Duration(end-s.last)),
+	})
+	f.writeAbsent(s, end, series.StateCleared)
+}
+
+// writeAbsent writes the silence of a series until its end, or as far as it is known.
+func (f *findings) writeAbsent(s *one, until int64, state series.State) {
+	r := record{
+		Series: s.name, What: whatAbsent, Severity: series.Info.String(), State: state.String(), Onset: when(s.last), Opened: when(s.noticed),
+		Seconds: float64(until-s.last) * 1e-9, Score: series.AlarmScore, Asked: s.engine.Config().Asked, Baseline: "self",
+		PromQL: absentPromQL(s.column, s.noticed-s.last),
+	}
+	if state != series.StateOpen {
+		t := when(until)
+		r.Ended = &t
+	}
+	for _, v := range s.recent {
+		r.Samples = append(r.Samples, known(v))
+	}
+	s.plot.finding(s.last, until, whatAbsent)
+	f.encode(r)
 }

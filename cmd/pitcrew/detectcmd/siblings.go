@@ -1,7 +1,6 @@
 package detectcmd
 
 import (
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -47,33 +46,29 @@ func readSibling(path string, o Options, into map[string][][]float64) error {
 		return err
 	}
 	defer f.Close()
-	in := csv.NewReader(f)
-	in.FieldsPerRecord = -1
-	header, err := in.Read()
+	in, err := newRows(f, func() error { return nil })
 	if err != nil {
-		return noHeader(err)
+		return err
 	}
-	var cols columns
+	cols, err := newColumns(in.header, in.first(), o)
+	if err != nil {
+		return err
+	}
 	phases := dense{}
 	values := map[string][]float64{}
-	for first := true; ; first = false {
-		row, err := in.Read()
+	for {
+		row, _, err := in.next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return err
 		}
-		if first {
-			if cols, err = newColumns(header, row, o); err != nil {
-				return err
-			}
-		}
 		if p := phases.phase(cell(row, cols.phase)); p != 0 && p != series.Warmup {
 			continue
 		}
 		for _, c := range cols.values {
-			id := cell(row, cols.key) + "\x00" + header[c]
+			id := cell(row, cols.key) + "\x00" + in.header[c]
 			step := len(values[id])
 			if n := number(cell(row, cols.step)); cols.step >= 0 && n >= 0 && n < maxSteps {
 				step = int(n)
@@ -81,8 +76,8 @@ func readSibling(path string, o Options, into map[string][][]float64) error {
 			for len(values[id]) <= step && step < maxSteps {
 				values[id] = append(values[id], math.NaN())
 			}
-			if step < maxSteps {
-				values[id][step] = number(cell(row, c))
+			if v := number(cell(row, c)); step < maxSteps && !math.IsInf(v, 0) {
+				values[id][step] = v
 			}
 		}
 	}
