@@ -53,9 +53,10 @@ type Counts struct {
 // Engine judges many series. It is used by one goroutine at a time.
 type Engine struct {
 	cfg      Config
-	share    float64 // of the practical floors
+	share    float32 // of the practical floors
 	hold     float32 // s from the first sample without weak findings
 	rate     float32 // onsets per second that each evidence may have
+	far      float32 // mean excesses from the tail's quantile to the threshold, for blocks of a second
 	states   []state
 	ctx      []*context // facility profile, by id
 	contexts int        // of them that are not nil
@@ -70,12 +71,13 @@ func New(cfg Config) (*Engine, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, share: cfg.floorShare(), open: map[ID]*Finding{}}
+	e := &Engine{cfg: cfg, share: float32(cfg.floorShare()), open: map[ID]*Finding{}}
 	e.rate = float32(cfg.Asked / 3600 / 2)
 	if cfg.Asked >= 1 { // both evidences mostly rise together, and the time in which none may is made up for
 		e.rate = float32(cfg.Asked / 3600 / (1 - holdShare) / (1 - refractoryShare))
 		e.hold = float32(clampTo(holdShare*3600/cfg.Asked, refractoryLeast, refractoryMost))
 	}
+	e.far = float32(math.Log(tailShare / float64(e.rate)))
 	return e, nil
 }
 
@@ -132,18 +134,27 @@ func (e *Engine) Observe(id ID, x Sample) (out Verdict) {
 		}
 		return e.unknown(s)
 	}
-	if s.is(flagSeen) && x.T <= s.t {
-		e.counts.Late++
-		return e.unknown(s)
-	}
 	dt := float64(0)
 	if s.is(flagSeen) {
+		if x.T <= s.t {
+			e.counts.Late++
+			return e.unknown(s)
+		}
 		dt = float64(x.T-s.t) * 1e-9
 	}
 	s.t = x.T
-	v, ok := e.value(s, x.V, dt)
-	if !ok {
-		return e.unknown(s)
+	v := x.V
+	if Kind(s.kind) == Counter {
+		var ok bool
+		if v, ok = e.counted(s, v, dt); !ok {
+			return e.unknown(s)
+		}
+	} else {
+		d := math.Abs(v - s.prev)
+		s.prev = v
+		if f := float32(d); s.equal > 0 || !(f >= s.quantum) || s.quantum == 0 {
+			s.changed(d)
+		}
 	}
 	if e.cfg.Profile == Facility {
 		return e.facility(id, s, x, v, dt)
@@ -152,41 +163,39 @@ func (e *Engine) Observe(id ID, x Sample) (out Verdict) {
 	return out
 }
 
-// value turns counters into rates and keeps what is known of the raw values: the least change and runs of equal ones.
-func (e *Engine) value(s *state, v, dt float64) (float64, bool) {
-	first := !s.is(flagSeen)
-	s.set(flagSeen, true)
-	if Kind(s.kind) == Counter {
-		prev := s.prev
-		s.prev = v
-		switch {
-		case first || dt <= 0:
-			return 0, false
-		case v < prev:
-			e.counts.Resets++
-			return 0, false
-		}
-		return (v - prev) / dt, true
-	}
-	if !first {
-		d := math.Abs(v - s.prev)
-		switch {
-		case d == 0:
-			if s.equal < math.MaxUint16 {
-				s.equal++
-			}
-		default:
-			if s.equal > 0 {
-				s.longest = max(s.longest, uint8(min(s.equal, math.MaxUint8)))
-				s.equal = 0
-			}
-			if f := float32(d); f > 0 && (s.quantum == 0 || f < s.quantum) {
-				s.quantum = f
-			}
-		}
-	}
+// counted turns a counter into its rate.
+func (e *Engine) counted(s *state, v, dt float64) (rate float64, ok bool) {
+	prev := s.prev
 	s.prev = v
-	return v, true
+	if !s.is(flagSeen) {
+		s.set(flagSeen, true)
+		return 0, false
+	}
+	if v < prev {
+		e.counts.Resets++
+		return 0, false
+	}
+	return (v - prev) / dt, true
+}
+
+// changed keeps what is known of the raw values, the least change and runs of equal ones. It is called where either may be news.
+func (s *state) changed(by float64) {
+	switch f := float32(by); {
+	case !s.is(flagSeen):
+		s.set(flagSeen, true)
+	case by == 0:
+		if s.equal < math.MaxUint16 {
+			s.equal++
+		}
+	default:
+		if s.equal > 0 {
+			s.longest = max(s.longest, uint8(min(s.equal, math.MaxUint8)))
+			s.equal = 0
+		}
+		if f > 0 && (s.quantum == 0 || f < s.quantum) {
+			s.quantum = f
+		}
+	}
 }
 
 // Absent says whether a series is overdue at now: three of its own intervals, and a second, have passed in silence. It changes

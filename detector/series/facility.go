@@ -24,7 +24,7 @@ func (e *Engine) facility(id ID, s *state, x Sample, v, dt float64) Verdict {
 	if c == nil {
 		return e.unknown(s)
 	}
-	e.interval(s, dt)
+	s.interval(float32(dt))
 	c.m.take(x.T, clamp(v, facRange))
 	if c.m.n < facWarm {
 		return e.unknown(s)

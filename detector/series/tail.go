@@ -18,23 +18,41 @@ const (
 	excessClip = 3   // mean excesses that one block may teach
 )
 
-// close ends a block. blocks counts those so far, most is the mean excesses that it may teach, p the asked share of blocks with an onset.
-func (t *tail) close(blocks uint16, p, most float32) (taught bool) {
-	m, over := t.record(t.peak, p, blocks > tailBlocks+1)
+// lesson is what the tails of one series learn a block by.
+type lesson struct {
+	blocks  float32 // with this one
+	few     bool    // no more than tailBlocks
+	settled bool
+	share   float32 // asked, of blocks with an onset
+	most    float32 // mean excesses that the block may teach
+	q, b    float32 // weights of the block in the quantile and the mean excess
+}
+
+// weigh sets the weights of the block: those of a mean at first, then those of a memory of some tens of blocks.
+func (l *lesson) weigh(blocks uint16) {
+	l.blocks, l.few = float32(blocks), blocks <= tailBlocks
+	l.q, l.b = 0.05, 0.02
+	if blocks < 420 { // 1/(tailShare·420+tailPrior) is 0.02
+		l.q, l.b = max(l.q, 2/l.blocks), 1/(tailShare*l.blocks+tailPrior)
+	}
+}
+
+// close ends a block.
+func (t *tail) close(l *lesson) (taught bool) {
+	m, over := t.record(t.peak, l)
 	t.peak = 0
 	if !over {
 		return false
 	}
-	n := float32(blocks)
-	if blocks <= tailBlocks {
-		t.q += (m - t.q) / n
+	if l.few {
+		t.q += (m - t.q) / l.blocks
 		t.b = tailPriorShare * t.q
 		return true
 	}
-	step := max(2/n, 0.05) * max(t.b, 0.05*t.q)
+	step := l.q * larger(t.b, 0.05*t.q)
 	if m > t.q {
-		e := min(m-t.q, most*max(t.b, 1e-4))
-		t.b += max(1/(tailShare*n+tailPrior), 0.02) * (e - t.b)
+		e := min(m-t.q, l.most*larger(t.b, 1e-4))
+		t.b += l.b * (e - t.b)
 		t.q += min(step*(1-tailShare)*2, m-t.q)
 	} else {
 		t.q -= min(step*tailShare*2, t.q-m)
@@ -44,14 +62,16 @@ func (t *tail) close(blocks uint16, p, most float32) (taught bool) {
 
 // record keeps the largest evidence of episodes that are over, and gives what the block teaches: an episode teaches once, when
 // it is over. One that lasts teaches nothing yet: a drift must not raise the threshold that it has to pass.
-func (t *tail) record(m, p float32, settled bool) (teach float32, over bool) {
-	t.rec -= t.b * p
-	t.pend = max(t.pend, m)
-	if settled && m > max(t.q+2*t.b, 0.6*t.pend) {
+func (t *tail) record(m float32, l *lesson) (teach float32, over bool) {
+	t.rec -= t.b * l.share
+	t.pend = larger(t.pend, m)
+	if l.settled && m > larger(t.q+2*t.b, 0.6*t.pend) {
 		return 0, false
 	}
 	m = t.pend
-	t.rec = max(t.rec, min(m, recordMost))
+	if most := min(m, recordMost); most > t.rec {
+		t.rec = most
+	}
 	t.pend = 0
 	return m, true
 }
@@ -67,12 +87,18 @@ const tailPriorShare = 0.35
 
 // limit sets the threshold: q + b·far, where far is ln(tailShare/p), or the record, or the floor. What has seen few blocks is not
 // believed, and a quantile of few is low.
-func (t *tail) limit(blocks uint16, far, floor float32) {
-	h := max(t.rec*recordMargin, t.q*(1+2/(float32(blocks)+1))+t.b*far)
-	if blocks < tailBlocks {
-		h = max(h, max(2*floor, limitEarly))
+func (t *tail) limit(blocks uint16, few, far, floor float32) {
+	h := t.q*few + t.b*far
+	if r := t.rec * recordMargin; r > h {
+		h = r
 	}
-	t.per = 1 / max(h, max(floor, limitLeast))
+	if floor < limitLeast {
+		floor = limitLeast
+	}
+	if blocks < tailBlocks {
+		h = max(h, 2*floor, limitEarly)
+	}
+	t.per = 1 / larger(h, floor)
 }
 
 const (

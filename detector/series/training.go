@@ -5,47 +5,53 @@ import "math"
 // training judges a sample by the training profile. What most samples need is here and cheap; changes, openings and endings are
 // in functions of their own.
 func (e *Engine) training(id ID, s *state, x *Sample, v, dt float64, out *Verdict) {
-	d := float32(dt)
-	switch {
-	case !s.is(flagHeld):
-		s.set(flagHeld, true)
-		s.until = e.hold
-	case s.until > 0:
-		s.until = max(0, s.until-d)
+	d, work := float32(dt), uint16(x.Workload)^uint16(x.Workload>>16)
+	usual := flagHeld
+	if x.Told {
+		usual |= flagTold
 	}
-	if x.Phase == Warmup {
-		s.since = 0
+	if x.Ref > 0 {
+		usual |= flagSibling
+	}
+	if s.flags&(flagHeld|flagTold|flagSibling) == usual && x.Phase == s.phase && work == s.work && s.until <= 0 && d <= gapSeconds {
+		s.interval(d)
+	} else if !e.news(id, s, x, work, dt) {
 		*out = e.unknown(s)
 		return
 	}
-	e.interval(s, dt)
-	s.set(flagTold, x.Told)
-	work := uint16(x.Workload) ^ uint16(x.Workload>>16)
-	if x.Phase != s.phase || work != s.work || x.Ref > 0 != s.is(flagSibling) || dt > gapSeconds {
-		e.changes(id, s, x, work, dt)
-	}
-	if s.since < math.MaxUint16 {
+	guard := false
+	if s.since <= guardSibling {
 		s.since++
+		guard = s.since <= s.guardFor()
 	}
-	k := s.phase
-	if s.n[k] == 0 && k == 0 && s.scale[0] == 0 {
+	k := s.phase & (phases - 1)
+	n := s.n[k]
+	if n == 0 && k == 0 && s.scale[0] == 0 {
 		s.set(flagRatio, Kind(s.kind) == Ratio || Kind(s.kind) == Auto && v > 0)
 	}
-	y, ref, ok := s.transform(v, x.Ref)
-	if !ok { // a value that no logarithm has, in a series of ratios: as far below as evidence goes
+	y, ref := v, 0.0
+	switch {
+	case !s.is(flagRatio):
+		y = clamp(v, farthest)
+	case v < least: // a value that no logarithm has, in a series of ratios: as far below as evidence goes
 		y = float64(s.loc[k]) - 1
+	default:
+		y = ln(v)
+		if x.Ref > 0 {
+			ref = ln(float64(x.Ref))
+			y -= ref
+		}
 	}
-	known := s.n[k] >= warmSamples
-	if !known {
+	known := true
+	if n < warmSamples {
 		warm := e.warm(s)
-		if known = int(s.n[k]) >= warm; !known && (s.n[k] < ringSize || warm > relearn) {
+		if known = int(n) >= warm; !known && (n < ringSize || warm > relearn) {
 			s.begin(k, y)
 			e.relimit(s)
 			*out = e.unknown(s)
 			return
 		}
 	}
-	guard := s.since <= guardSibling && s.since <= s.guardFor() && s.since > 0
 	if k == 0 && !guard {
 		s.keep(y)
 	}
@@ -57,13 +63,14 @@ func (e *Engine) training(id ID, s *state, x *Sample, v, dt float64, out *Verdic
 		raw /= unit
 	}
 	raw -= float64(s.side())
-	most := 4 * scale
-	if most < clip {
-		most = clip
+	r := float32(raw)
+	if abs32(r) > leanEach {
+		s.lean(r)
+		r = clamp(r, max(clip, 4*scale))
+	} else {
+		s.leaning = 0
 	}
-	r := clamp(float32(raw), most)
-	s.lean(float32(raw))
-	if s.n[k] < lateSamples && s.moved(k) {
+	if n < lateSamples && s.moved(k) {
 		s.n[k], s.fast, s.slow, s.leaning = 0, 0, 0, 0
 		*out = e.unknown(s)
 		return
@@ -93,16 +100,34 @@ func (e *Engine) training(id ID, s *state, x *Sample, v, dt float64, out *Verdic
 	s.flags ^= flagOdd
 }
 
-func (e *Engine) interval(s *state, dt float64) {
-	d := float32(dt)
-	if d <= 0 {
-		return
-	}
+// interval learns the time between two samples; the first of a series has none.
+func (s *state) interval(dt float32) {
 	if s.every == 0 {
-		s.every = d
+		s.every = dt
 		return
 	}
-	s.every += 0.05 * clamp(d-s.every, s.every)
+	s.every += 0.05 * clamp(dt-s.every, s.every)
+}
+
+// news takes in a sample that begins, ends or is told something; false: it is of the warm-up, and not judged.
+func (e *Engine) news(id ID, s *state, x *Sample, work uint16, dt float64) bool {
+	switch {
+	case !s.is(flagHeld):
+		s.set(flagHeld, true)
+		s.until = e.hold
+	case s.until > 0:
+		s.until = max(0, s.until-float32(dt))
+	}
+	if x.Phase == Warmup {
+		s.since = 0
+		return false
+	}
+	s.interval(float32(dt))
+	s.set(flagTold, x.Told)
+	if x.Phase != s.phase || work != s.work || x.Ref > 0 != s.is(flagSibling) || dt > gapSeconds {
+		e.changes(id, s, x, work, dt)
+	}
+	return true
 }
 
 // changes takes in what is told: phase, workload, siblings; and silence.
@@ -158,21 +183,6 @@ func (e *Engine) warm(s *state) int {
 	return warmSamples
 }
 
-func (s *state) transform(v float64, r float32) (y, ref float64, ok bool) {
-	if !s.is(flagRatio) {
-		return clamp(v, farthest), 0, true
-	}
-	if v < least {
-		return 0, 0, false
-	}
-	y = ln(v)
-	if r > 0 {
-		ref = ln(float64(r))
-		y -= ref
-	}
-	return y, ref, true
-}
-
 // guardFor is how long nothing is judged after a change; siblings change within some steps of each other.
 func (s *state) guardFor() uint16 {
 	if s.is(flagSibling) && s.is(flagWork) {
@@ -181,12 +191,12 @@ func (s *state) guardFor() uint16 {
 	return guardSamples
 }
 
-// lean counts samples in a row that lie beyond leanEach on one side.
+// lean counts samples in a row that lie beyond leanEach on one side, of which r is one.
 func (s *state) lean(r float32) {
 	switch {
-	case r > leanEach && s.leaning >= 0:
+	case r > 0 && s.leaning >= 0:
 		s.leaning = min(s.leaning+1, 100)
-	case r < -leanEach && s.leaning <= 0:
+	case r < 0 && s.leaning <= 0:
 		s.leaning = max(s.leaning-1, -100)
 	default:
 		s.leaning = 0
