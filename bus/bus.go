@@ -151,6 +151,9 @@ func (b *Bus) ensure(ctx context.Context) error {
 		},
 	}
 	for _, c := range streams {
+		if b.there(ctx, c.Name) {
+			continue
+		}
 		if _, err := b.js.CreateStream(ctx, c); err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 			return fmt.Errorf("make stream %s: %w", c.Name, err)
 		}
@@ -160,14 +163,27 @@ func (b *Bus) ensure(ctx context.Context) error {
 		{Bucket: SeenBucket, History: 1, TTL: seenFor, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: ControlBucket, History: 64, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: StatementBucket, History: 1, TTL: statementsFor, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
+		{Bucket: FindingBucket, History: 1, TTL: findingsFor, MaxBytes: findingsMost, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: AttemptBucket, History: 8, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 	}
 	for _, c := range buckets {
+		if b.there(ctx, bucketStream+c.Bucket) {
+			continue
+		}
 		if _, err := b.js.CreateKeyValue(ctx, c); err != nil && !errors.Is(err, jetstream.ErrBucketExists) {
 			return fmt.Errorf("make bucket %s: %w", c.Bucket, err)
 		}
 	}
 	return nil
+}
+
+// bucketStream begins the names of the streams that hold buckets.
+const bucketStream = "KV_"
+
+// there reports whether a stream is there. Who may only look needs no right to make one.
+func (b *Bus) there(ctx context.Context, stream string) bool {
+	_, err := b.js.Stream(ctx, stream)
+	return err == nil
 }
 
 // Close drains subscriptions and closes the connection. A Publisher is closed before its Bus.

@@ -112,16 +112,19 @@ func (b *Bus) delivery(m jetstream.Msg) (Delivery, error) {
 
 // Condition is the current state of one thing on a node.
 type Condition struct {
-	Node   string          `json:"node"`
-	Key    string          `json:"key"`             // the signal and what it is about, for example "xid/79 gpu/GPU-..."
-	Active bool            `json:"active"`          // false: cleared
-	Since  time.Time       `json:"since"`           // of the present state
-	BootID string          `json:"boot_id"`         // a condition of another boot is history
-	Event  *event.Event    `json:"-"`               // what opened it
-	Raw    json.RawMessage `json:"event,omitempty"` // its structured form
+	Node string `json:"node"`
+	// Gateway is who says it of something on the node, or on none, in place of the node itself.
+	Gateway string          `json:"gateway,omitempty"`
+	Key     string          `json:"key"`             // the signal and what it is about, for example "xid/79 gpu/GPU-..."
+	Active  bool            `json:"active"`          // false: cleared
+	Since   time.Time       `json:"since"`           // of the present state
+	BootID  string          `json:"boot_id"`         // a condition of another boot is history
+	Event   *event.Event    `json:"-"`               // what opened it
+	Raw     json.RawMessage `json:"event,omitempty"` // its structured form
 }
 
-// SetCondition publishes the state of c.Key on c.Node; the stream keeps the last.
+// SetCondition publishes the state of c.Key on c.Node; the stream keeps the last. What a gateway found is kept apart from what holds on
+// nodes, until it is cleared or has not been set again for ten minutes: nobody acts on it, and it does not outlive its gateway.
 func (b *Bus) SetCondition(ctx context.Context, c Condition) error {
 	if c.Event != nil {
 		raw, err := event.Encode(*c.Event)
@@ -129,6 +132,9 @@ func (b *Bus) SetCondition(ctx context.Context, c Condition) error {
 			return err
 		}
 		c.Raw = raw
+	}
+	if c.Gateway != "" {
+		return b.setFound(ctx, c)
 	}
 	raw, err := json.Marshal(c)
 	if err != nil {

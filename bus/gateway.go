@@ -1,8 +1,10 @@
 package bus
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/pitcrew/pitcrew/event"
 )
@@ -11,9 +13,89 @@ import (
 // publish and what a gateway may do not meet.
 const gatewayMark = "@"
 
-// GatewaySubjects are the subjects under which a gateway may publish, for its credentials. It needs no other, and sets no conditions.
-func GatewaySubjects(cluster, gateway string) string {
-	return subject(eventPrefix, cluster, gatewayMark+gateway) + ".>"
+// Rights are the NATS permissions of a client: subjects that it may publish to and subscribe to.
+type Rights struct{ Publish, Subscribe []string }
+
+// GatewayRights are what a gateway's credentials have to allow, and no more: to say what it finds under its own name, to list what
+// stands of it, and to follow what people say. It can state nothing itself, sets no node's conditions, and commands nobody.
+func GatewayRights(cluster, gateway string) Rights {
+	streams := []string{EventStream, ConditionStream}
+	for _, bucket := range []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, StatementBucket, FindingBucket} {
+		streams = append(streams, bucketStream+bucket)
+	}
+	r := Rights{
+		Publish: []string{
+			subject(eventPrefix, cluster, gatewayMark+gateway) + ".>",
+			"$KV." + FindingBucket + "." + path(cluster+"\n"+gatewayMark+gateway) + ".>",
+			"$JS.API.CONSUMER.CREATE." + bucketStream + StatementBucket + ".>",
+			"$JS.API.CONSUMER.DELETE." + bucketStream + StatementBucket + ".>",
+			"$JS.API.CONSUMER.INFO." + bucketStream + StatementBucket + ".>",
+			"$JS.FC." + bucketStream + StatementBucket + ".>",
+		},
+		Subscribe: []string{"_INBOX.>"},
+	}
+	for _, s := range streams { // whether they are there
+		r.Publish = append(r.Publish, "$JS.API.STREAM.INFO."+s)
+	}
+	return r
+}
+
+const (
+	findingsFor  = 10 * time.Minute // after which a finding is forgotten that its gateway has not set again
+	findingsMost = 64 << 20         // bytes, of all gateways
+)
+
+func (b *Bus) findings() Bucket[Condition] { return NewBucket[Condition](b, FindingBucket) }
+
+// foundID is the key under which a gateway's finding lies in its bucket.
+func (b *Bus) foundID(c Condition) string {
+	return b.cluster + "\n" + gatewayMark + c.Gateway + "\n" + c.Key
+}
+
+func (b *Bus) setFound(ctx context.Context, c Condition) error {
+	if c.Active {
+		return b.findings().Set(ctx, b.foundID(c), c)
+	}
+	return b.findings().Remove(ctx, b.foundID(c))
+}
+
+// Found are the findings of the cluster's gateways that stand, as each was told last. What does not lie where its gateway may write, or
+// is not a gateway's to say, is left out and told in refused.
+func (b *Bus) Found(ctx context.Context) (all []Condition, refused []error, err error) {
+	refuse := func(key string, err error) { refused = append(refused, fmt.Errorf("finding %q: %w", key, err)) }
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err = b.findings().refusing(refuse).Watch(ctx, cancel, func(v Change[Condition]) {
+		if v.Deleted || !strings.HasPrefix(v.Key, b.cluster+"\n") {
+			return
+		}
+		c, err := b.admitFound(v)
+		if err != nil {
+			refuse(v.Key, err)
+			return
+		}
+		all = append(all, c)
+	})
+	return all, refused, err
+}
+
+func (b *Bus) admitFound(v Change[Condition]) (Condition, error) {
+	c := v.Value
+	e, err := event.Decode(c.Raw)
+	switch {
+	case err != nil:
+		return c, err
+	case v.Key != b.foundID(c):
+		return c, fmt.Errorf("it calls itself %q of gateway %q", c.Key, c.Gateway)
+	case event.GatewayOf(e.Source) != c.Gateway:
+		return c, fmt.Errorf("its source is %q", e.Source)
+	case e.Data.Target.Node != c.Node:
+		return c, fmt.Errorf("it is of node %q and speaks of %q", c.Node, e.Data.Target.Node)
+	case !strings.HasPrefix(c.Key, e.Data.Cause.Signal()+" "):
+		return c, fmt.Errorf("it says %s", e.Data.Cause.Signal())
+	}
+	c.Event, c.Since = &e, v.Stored
+	return c, event.MayGateway(e)
 }
 
 // speaker is whose place an event takes in its subject: the gateway that its source names, else the node that it is about.

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -75,8 +78,183 @@ func TestAGatewayCannotSayWhatIsANodesToSayNorANodeSpeakAsAGateway(t *testing.T)
 	}
 }
 
-func TestAGatewaysSubjectsAreNoNodes(t *testing.T) {
-	if got := GatewaySubjects("demo.eu", "gw-0"); got != "pitcrew.v1.event.demo=2Eeu.=40gw-0.>" {
-		t.Errorf("subjects %s", got)
+// found is what a gateway lists of a straggler.
+func found(gateway, node string) Condition {
+	e := straggler(gateway, node)
+	return Condition{Node: node, Gateway: gateway, Key: "rank/straggler job/j/rank/5/attempt/0", Active: true, Event: &e}
+}
+
+func TestWhatAGatewayFoundIsListedUntilItIsOverAndIsNoConditionOfANode(t *testing.T) {
+	b := testBus(t)
+	for _, gw := range []string{"gw.0", "gw-1"} {
+		if err := b.SetCondition(t.Context(), found(gw, "node.1")); err != nil {
+			t.Fatal(err)
+		}
 	}
+	all, refused, err := b.Found(t.Context())
+	if err != nil || len(refused) != 0 || len(all) != 2 || all[0].Gateway != "gw.0" || all[0].Event.Data.Target.Node != "node.1" || time.Since(all[0].Since) > time.Minute {
+		t.Errorf("found %+v, %v, %v", all, refused, err)
+	}
+	current := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-current; cancel() }()
+	if err := b.Conditions(ctx, current, func(c Condition) { t.Errorf("a condition: %+v", c) }); err != nil {
+		t.Fatal(err)
+	}
+	over := found("gw.0", "node.1")
+	over.Active = false
+	for range 2 {
+		if err := b.SetCondition(t.Context(), over); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other, err := Connect(Options{URL: b.opts.URL, Cluster: "another"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if all, _, err = b.Found(t.Context()); err != nil || len(all) != 1 || all[0].Gateway != "gw-1" {
+		t.Errorf("found %+v, %v", all, err)
+	}
+	if all, _, err = other.Found(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("another cluster found %+v, %v", all, err)
+	}
+}
+
+func TestAForgedFindingIsNotListed(t *testing.T) {
+	for name, c := range map[string]struct {
+		key    string
+		change func(*Condition)
+		says   string
+	}{
+		"under another gateway's key": {"demo.eu\n@gw-1\nrank/straggler job/j/rank/5/attempt/0", func(*Condition) {}, "calls itself"},
+		"under another finding's key": {"demo.eu\n@gw-0\nrank/straggler job/j/rank/6/attempt/0", func(*Condition) {}, "calls itself"},
+		"of another gateway's source": {"", func(c *Condition) { c.Event.Source = event.GatewaySource("demo.eu", "gw-1", "detector") }, "its source"},
+		"of a node's source":          {"", func(c *Condition) { c.Event.Source = event.Source("demo.eu", "node.1", "detector") }, "its source"},
+		"of another node":             {"", func(c *Condition) { c.Node = "node.2" }, "speaks of"},
+		"a lost GPU":                  {"", func(c *Condition) { c.Event.Data.Cause = event.Cause{Kind: "gpu", Name: "lost"} }, "it says gpu/lost"},
+		"something fatal":             {"", func(c *Condition) { c.Event.Data.Severity = event.Fatal }, "fatal"},
+		"without its event":           {"", func(c *Condition) { c.Event = nil }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, v := testBus(t), found("gw-0", "node.1")
+			c.change(&v)
+			if v.Event != nil {
+				raw, err := event.Encode(*v.Event)
+				if err != nil {
+					t.Fatal(err)
+				}
+				v.Raw = raw
+			}
+			key := c.key
+			if key == "" {
+				key = b.foundID(v)
+			}
+			if err := b.findings().Set(t.Context(), key, v); err != nil {
+				t.Fatal(err)
+			}
+			all, refused, err := b.Found(t.Context())
+			if err != nil || len(all) != 0 || len(refused) != 1 || !strings.Contains(refused[0].Error(), c.says) {
+				t.Errorf("found %+v, refused %v, %v", all, refused, err)
+			}
+		})
+	}
+}
+
+// guarded is a NATS server that knows two users: pitcrew may all, gateway what GatewayRights says of gw-0 of cluster demo.eu.
+func guarded(t *testing.T) (url func(user string) string) {
+	t.Helper()
+	r := GatewayRights("demo.eu", "gw-0")
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+		Users: []*server.User{{Username: "pitcrew", Password: "x"}, {Username: "gateway", Password: "x", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Allow: r.Publish}, Subscribe: &server.SubjectPermission{Allow: r.Subscribe},
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("no server")
+	}
+	return func(user string) string { return strings.Replace(s.ClientURL(), "://", "://"+user+":x@", 1) }
+}
+
+func TestTheRightsOfAGatewayAreEnoughForItAndForNothingElse(t *testing.T) {
+	url := guarded(t)
+	root, gw := connect(t, url("pitcrew")), connect(t, url("gateway"))
+	if err := root.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := gw.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p, err := gw.NewPublisher("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Publish(straggler("gw-0", "node.1")); err != nil {
+		t.Fatal(err)
+	}
+	closePublisher(t, p)
+	if err := gw.SetCondition(ctx, found("gw-0", "node.1")); err != nil {
+		t.Error(err)
+	}
+	if all, _, err := root.Found(ctx); err != nil || len(all) != 1 {
+		t.Errorf("found %v, %v", all, err)
+	}
+	said := Statement{Verb: StateMute, Key: "*", By: "ada", At: time.Now(), Until: time.Now().Add(time.Hour)}
+	heard := make(chan Statement, 1)
+	go func() {
+		_ = gw.WatchStatements(ctx, nil, func(c Change[Statement]) { heard <- c.Value }, func(key string, err error) { t.Errorf("%s: %v", key, err) })
+	}()
+	if _, err := root.Statements().Put(ctx, said.ID(), said, 0); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case s := <-heard:
+		if s.By != "ada" {
+			t.Errorf("heard %+v", s)
+		}
+	case <-ctx.Done():
+		t.Fatal("what people say does not reach it")
+	}
+	for what, do := range map[string]func(context.Context, *Bus) error{
+		"state something": func(ctx context.Context, b *Bus) error {
+			_, err := b.Statements().Put(ctx, "ack\n\n*", Statement{Verb: StateAck, Key: "*", By: "ada", At: time.Now()}, 0)
+			return err
+		},
+		"list as another gateway": func(ctx context.Context, b *Bus) error { return b.SetCondition(ctx, found("gw-1", "node.1")) },
+		"set a node's condition": func(ctx context.Context, b *Bus) error {
+			return b.SetCondition(ctx, Condition{Node: "node.1", Key: "gpu/lost"})
+		},
+		"write an attempt":         func(ctx context.Context, b *Bus) error { return b.Attempts().Set(ctx, "j", Attempt{}) },
+		"turn the kill switch":     func(ctx context.Context, b *Bus) error { return b.Control().Set(ctx, KillKey, KillSwitch{On: true}) },
+		"read what others found":   func(ctx context.Context, b *Bus) error { _, _, err := b.Found(ctx); return err },
+		"speak as another gateway": func(ctx context.Context, b *Bus) error { return b.say(ctx, straggler("gw-1", "node.1")) },
+		"speak as a node":          func(ctx context.Context, b *Bus) error { return b.say(ctx, fault(1)) },
+		"make a stream": func(ctx context.Context, b *Bus) error {
+			_, err := b.js.CreateStream(ctx, jetstream.StreamConfig{Name: "X", Subjects: []string{"x"}})
+			return err
+		},
+	} {
+		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		if err := do(short, gw); err == nil {
+			t.Errorf("it may %s", what)
+		}
+		cancel()
+		if err := do(ctx, root); err != nil { // what is refused is refused for want of the right
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// say publishes an event and waits for its acknowledgement.
+func (b *Bus) say(ctx context.Context, e event.Event) error {
+	_, err := b.js.Publish(ctx, subject(eventPrefix, b.cluster, speaker(e), e.Type.Kind()), []byte("{}"))
+	return err
 }

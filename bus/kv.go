@@ -18,14 +18,22 @@ var ErrConflict = errors.New("revision conflict")
 // ErrNotFound is wrapped when a key has no value.
 var ErrNotFound = errors.New("not found")
 
-// Bucket is a typed, revision-checked key-value bucket of T, kept as JSON.
+// Bucket is a typed, revision-checked key-value bucket of T, kept as JSON. A line of a key is a token of the subject under which its
+// value lies, so that rights can be given by it; what is found under another subject than its key's is no value of the bucket.
 type Bucket[T any] struct {
-	b    *Bus
-	name string
+	b       *Bus
+	name    string
+	refused func(key string, err error)
 }
 
 // NewBucket gives access to a bucket by name.
-func NewBucket[T any](b *Bus, name string) Bucket[T] { return Bucket[T]{b, name} }
+func NewBucket[T any](b *Bus, name string) Bucket[T] { return Bucket[T]{b: b, name: name} }
+
+// refusing is the bucket of which values that cannot be read are handed to refused.
+func (k Bucket[T]) refusing(refused func(key string, err error)) Bucket[T] {
+	k.refused = refused
+	return k
+}
 
 func (k Bucket[T]) kv(ctx context.Context) (jetstream.KeyValue, error) {
 	kv, err := k.b.js.KeyValue(ctx, k.name)
@@ -46,7 +54,7 @@ func (k Bucket[T]) Get(ctx context.Context, key string) (v T, rev uint64, err er
 	if err != nil {
 		return v, 0, err
 	}
-	e, err := kv.Get(ctx, Token(key))
+	e, err := kv.Get(ctx, path(key))
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return v, 0, fmt.Errorf("%s/%s: %w", k.name, key, ErrNotFound)
 	}
@@ -71,9 +79,9 @@ func (k Bucket[T]) Put(ctx context.Context, key string, v T, rev uint64) (uint64
 	}
 	var next uint64
 	if rev == 0 {
-		next, err = kv.Create(ctx, Token(key), raw)
+		next, err = kv.Create(ctx, path(key), raw)
 	} else {
-		next, err = kv.Update(ctx, Token(key), raw, rev)
+		next, err = kv.Update(ctx, path(key), raw, rev)
 	}
 	var api *jetstream.APIError
 	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
@@ -91,7 +99,35 @@ func (k Bucket[T]) Delete(ctx context.Context, key string, rev uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := kv.Delete(ctx, Token(key), jetstream.LastRevision(rev)); err != nil {
+	if err := kv.Delete(ctx, path(key), jetstream.LastRevision(rev)); err != nil {
+		return fmt.Errorf("%s/%s: %w", k.name, key, err)
+	}
+	return nil
+}
+
+// Set writes v whatever the key's value is now.
+func (k Bucket[T]) Set(ctx context.Context, key string, v T) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	kv, err := k.kv(ctx)
+	if err == nil {
+		_, err = kv.Put(ctx, path(key), raw)
+	}
+	if err != nil {
+		return fmt.Errorf("%s/%s: %w", k.name, key, err)
+	}
+	return nil
+}
+
+// Remove takes away what is under the key, if anything is.
+func (k Bucket[T]) Remove(ctx context.Context, key string) error {
+	kv, err := k.kv(ctx)
+	if err == nil {
+		err = kv.Delete(ctx, path(key))
+	}
+	if err != nil {
 		return fmt.Errorf("%s/%s: %w", k.name, key, err)
 	}
 	return nil
@@ -102,6 +138,7 @@ type Change[T any] struct {
 	Key     string
 	Value   T
 	Rev     uint64
+	Stored  time.Time // by the server's clock
 	Deleted bool
 }
 
@@ -140,12 +177,16 @@ func (k Bucket[T]) Watch(ctx context.Context, current func(), handle func(Change
 }
 
 func (k Bucket[T]) deliver(e jetstream.KeyValueEntry, handle func(Change[T])) {
-	key, err := Untoken(e.Key())
-	c := Change[T]{Key: key, Rev: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut}
+	key, err := unpath(e.Key())
+	c := Change[T]{Key: key, Rev: e.Revision(), Stored: e.Created(), Deleted: e.Operation() != jetstream.KeyValuePut}
 	if err == nil && !c.Deleted {
 		err = json.Unmarshal(e.Value(), &c.Value)
 	}
 	if err != nil {
+		if k.refused != nil {
+			k.refused(e.Key(), err)
+			return
+		}
 		k.b.log.Warn("value refused", "bucket", k.name, "key", e.Key(), "error", err)
 		return
 	}

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -34,7 +35,8 @@ const (
 	maxReason     = 1024
 )
 
-// ID is the key under which a statement lies in its bucket: a new one of the same verb, node and findings replaces it.
+// ID is the key under which a statement lies in its bucket: a new one of the same verb, node and findings replaces it. Each of the three
+// is a token of the subject, so that the right to state can be given by them: $KV.PITCREW_STATEMENTS.ack.> is to acknowledge anything.
 func (s Statement) ID() string { return s.Verb + "\n" + s.Node + "\n" + s.Key }
 
 // Validate reports every fault of a statement.
@@ -72,6 +74,24 @@ func (s Statement) Of(node string) bool {
 		return strings.HasPrefix(node, p)
 	}
 	return s.Node == "" || s.Node == node
+}
+
+// WatchStatements gives what people say, as Bucket.Watch does. What is malformed, or lies under another key than its own (who wrote it
+// may have had the right to that key alone), is handed to refused and nowhere else.
+func (b *Bus) WatchStatements(ctx context.Context, current func(), handle func(Change[Statement]), refused func(key string, err error)) error {
+	return b.Statements().refusing(refused).Watch(ctx, current, func(c Change[Statement]) {
+		if !c.Deleted {
+			err := c.Value.Validate()
+			if id := c.Value.ID(); err == nil && id != c.Key {
+				err = fmt.Errorf("it is the statement %q, and lies under another's key", id)
+			}
+			if err != nil {
+				refused(c.Key, err)
+				c.Value, c.Deleted = Statement{}, true // and what lay there before is no more
+			}
+		}
+		handle(c)
+	})
 }
 
 // Statements is the bucket of what people say of statistical findings. The key is the statement's ID.

@@ -14,6 +14,7 @@ const (
 	AttemptBucket   = "PITCREW_ATTEMPTS"
 	ControlBucket   = "PITCREW_CONTROL"
 	StatementBucket = "PITCREW_STATEMENTS"
+	FindingBucket   = "PITCREW_FINDINGS"
 )
 
 const (
@@ -63,6 +64,31 @@ func Untoken(token string) (string, error) {
 		i += 2
 	}
 	return b.String(), nil
+}
+
+// path is where a bucket keeps the value of a key: a token for each of its lines.
+func path(key string) string {
+	lines := strings.Split(key, "\n")
+	for i, l := range lines {
+		lines[i] = Token(l)
+	}
+	return strings.Join(lines, ".")
+}
+
+// unpath is the inverse of path, and refuses what path does not give.
+func unpath(at string) (string, error) {
+	tokens := strings.Split(at, ".")
+	for i, t := range tokens {
+		var err error
+		if tokens[i], err = Untoken(t); err != nil {
+			return "", err
+		}
+	}
+	key := strings.Join(tokens, "\n")
+	if path(key) != at {
+		return "", fmt.Errorf("key %q is not spelt as keys are", at)
+	}
+	return key, nil
 }
 
 func subject(prefix string, names ...string) string {
