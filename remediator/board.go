@@ -127,3 +127,40 @@ func (b *board) Unfit(node string) string {
 }
 
 var _ incident.Conditions = (*board)(nil)
+
+// Standing implements incident.Conditions. A condition that ended before the event began is an earlier one: the agent sets a condition
+// a moment after it publishes the event.
+func (b *board) Standing(e event.Event) (incident.Standing, string) {
+	t, ended := e.Data.Target, ""
+	for _, v := range b.of(t.Node) {
+		if v.signal != e.Data.Cause.Signal() || !about(v.target, t) {
+			continue
+		}
+		switch {
+		case v.active && b.now(t.Node, v) && b.heard(t.Node):
+			return incident.Holds, "since " + v.since.UTC().Format(time.RFC3339)
+		case v.active && b.now(t.Node, v):
+			return incident.Silent, "its agent is silent"
+		case v.active:
+			ended = "was of an earlier boot of the node"
+		case !v.since.Before(e.Time) && ended == "":
+			ended = "ended by itself at " + v.since.UTC().Format(time.RFC3339)
+		}
+	}
+	if ended != "" {
+		return incident.Ended, ended
+	}
+	return incident.Unknown, ""
+}
+
+// about reports whether two targets on a node are one thing: a rank of a pod, an instance or a GPU by its UUID where both know it, else by
+// its bus address.
+func about(a, b event.Target) bool {
+	if a.Rank != nil || b.Rank != nil {
+		return a.Rank != nil && b.Rank != nil && *a.Rank == *b.Rank && a.PodUID == b.PodUID
+	}
+	if a.GPU != "" && b.GPU != "" {
+		return a.GPU == b.GPU && a.MIG == b.MIG
+	}
+	return a.PCI == b.PCI && a.MIG == b.MIG
+}

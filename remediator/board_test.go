@@ -9,6 +9,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/incident"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -109,5 +110,43 @@ func TestANodeThatSaysWithoutEndKeepsItsOpenConditionsAndNoMoreThanThat(t *testi
 	}
 	if n := len(b.of("n1")); n != maxSaid || b.at["n1"]["gpu/ecc gpu/GPU-1"].key == "" || b.at["n1"]["gpu/lost gpu/GPU-2"].key == "" {
 		t.Errorf("%d conditions are kept, or not the first ones", n)
+	}
+}
+
+func TestWhatANodeSaysNowOfWhatItSaidBefore(t *testing.T) {
+	one, two := 1, 2
+	rank := func(n *int, pod string) func(*bus.Condition) {
+		return func(c *bus.Condition) { c.Event.Data.Target = event.Target{Node: "n1", Rank: n, PodUID: pod} }
+	}
+	asked := *holds("gpu/ecc", "gpu/GPU-1").Event
+	dead := *holds("rank/dead", "pod/p/rank/1", rank(&one, "p")).Event
+	earlier := func(c *bus.Condition) { c.Since = noon.Add(-time.Minute) }
+	for name, c := range map[string]struct {
+		ask    event.Event
+		said   []bus.Condition
+		silent bool
+		want   incident.Standing
+	}{
+		"it stands":                         {asked, []bus.Condition{holds("gpu/ecc", "gpu/GPU-1")}, false, incident.Holds},
+		"it stands under another key":       {asked, []bus.Condition{holds("gpu/ecc", "gpu/GPU-1", ended), holds("gpu/ecc", "gpu/GPU-1", func(c *bus.Condition) { c.Key = "gpu/ecc.health gpu/GPU-1" })}, false, incident.Holds},
+		"it stood when it was last heard":   {asked, []bus.Condition{holds("gpu/ecc", "gpu/GPU-1")}, true, incident.Silent},
+		"it ended":                          {asked, []bus.Condition{holds("gpu/ecc", "gpu/GPU-1", ended)}, false, incident.Ended},
+		"it ended, whoever is silent now":   {asked, []bus.Condition{holds("gpu/ecc", "gpu/GPU-1", ended)}, true, incident.Ended},
+		"an earlier one had ended before":   {asked, []bus.Condition{holds("gpu/ecc", "gpu/GPU-1", ended, earlier)}, false, incident.Unknown},
+		"the node has booted since":         {asked, []bus.Condition{holds("gpu/ecc", "gpu/GPU-1", func(c *bus.Condition) { c.BootID = "boot-1" })}, false, incident.Ended},
+		"another GPU":                       {asked, []bus.Condition{holds("gpu/ecc", "gpu/GPU-2")}, false, incident.Unknown},
+		"another signal":                    {asked, []bus.Condition{holds("gpu/pcie", "gpu/GPU-1")}, false, incident.Unknown},
+		"nothing was said":                  {asked, nil, false, incident.Unknown},
+		"a rank":                            {dead, []bus.Condition{holds("rank/dead", "a", rank(&one, "p"))}, false, incident.Holds},
+		"another rank of the pod":           {dead, []bus.Condition{holds("rank/dead", "a", rank(&two, "p"))}, false, incident.Unknown},
+		"the same rank of the pod after it": {dead, []bus.Condition{holds("rank/dead", "a", rank(&one, "q"))}, false, incident.Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := aboard(c.said...)
+			b.heard = func(string) bool { return !c.silent }
+			if got, why := b.Standing(c.ask); got != c.want || (why == "") != (got == incident.Unknown) {
+				t.Errorf("standing %d (%s), want %d", got, why, c.want)
+			}
+		})
 	}
 }

@@ -66,6 +66,9 @@ func (j *judge) Plan(e event.Event, f incident.Facts) (*incident.Plan, string) {
 		return nil, string(d.Outcome) + " " + string(d.Why) + " " + d.Detail
 	}
 	p := &incident.Plan{Policy: d.Policy, Rule: d.Rule, Mode: string(mode)}
+	if d.Guards != nil {
+		p.TakeUpWithin = time.Duration(d.Guards.TakeUpWithin)
+	}
 	if d.Verify != nil {
 		p.VerifyWithin = time.Duration(d.Verify.Within)
 	}

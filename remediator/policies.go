@@ -18,10 +18,11 @@ type policies struct {
 	paths []string
 	log   *slog.Logger
 	now   atomic.Pointer[[]policy.Policy]
+	tell  func() // called after a change is in force
 }
 
 func newPolicies(paths []string, log *slog.Logger) (*policies, error) {
-	p := &policies{paths: paths, log: log}
+	p := &policies{paths: paths, log: log, tell: func() {}}
 	return p, p.load()
 }
 
@@ -87,6 +88,8 @@ func (p *policies) watch(ctx context.Context) error {
 		case <-quiet.C:
 			if err := p.load(); err != nil {
 				p.log.Error("policies not reloaded; the old ones stay in force", "error", err)
+			} else {
+				p.tell()
 			}
 		}
 	}

@@ -102,12 +102,13 @@ func Run(ctx context.Context, o Options) error {
 	notices := notify.New(notify.Options{Receivers: to, Log: o.Log, Count: m.notice})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ignoreEnd(ctx, c.Run(ctx)) })
-	group.Go(func() error { return policies.watch(ctx) })
 	group.Go(func() error { notices.Run(ctx); return nil })
 	if o.Metrics != "" {
 		group.Go(func() error { return m.serve(ctx, o.Metrics) })
 	}
 	r := &remediator{o: o, bus: b, cluster: c, policies: policies, metrics: m, audit: record, notices: notices, traces: traces}
+	policies.tell = r.wake
+	group.Go(func() error { return policies.watch(ctx) })
 	group.Go(func() error { return ignoreEnd(ctx, r.stand(ctx)) })
 	return group.Wait()
 }
@@ -155,6 +156,13 @@ func (r *remediator) kill() guard.Kill {
 	return guard.Kill{On: true, Reason: k.Reason + " (by " + k.By + ")"}
 }
 
+// wake lets the incidents that are held back look again at once.
+func (r *remediator) wake() {
+	if e := r.metrics.engine.Load(); e != nil {
+		e.Wake()
+	}
+}
+
 // control follows the kill switch.
 func (r *remediator) control(ctx context.Context, ready func()) error {
 	return r.bus.Control().Watch(ctx, ready, func(c bus.Change[bus.KillSwitch]) {
@@ -164,6 +172,7 @@ func (r *remediator) control(ctx context.Context, ready func()) error {
 		v := c.Value // off when deleted
 		r.switched.Store(&v)
 		r.o.Log.Info("kill switch", "on", v.On, "by", v.By, "reason", v.Reason)
+		r.wake()
 	})
 }
 

@@ -10,11 +10,18 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/remediator/guard"
 )
 
 var crashed = map[string]func(*stage){
 	"launcher": func(*stage) {},
 	"recreate": func(s *stage) { s.gangs["job-train"].Launcher = false },
+	"held back at first": func(s *stage) {
+		lifted := time.Now().Add(10 * time.Second)
+		s.guards(func(Facts) guard.Verdict {
+			return guard.Verdict{Guard: guard.Hold, Allowed: !time.Now().Before(lifted), Asked: true, Detail: "node n1 is held"}
+		})
+	},
 	"a second fault": func(s *stage) {
 		s.attempts.put = func(string, bus.Attempt) error {
 			s.mu.Lock()

@@ -126,6 +126,10 @@ func (d *driver) standsBy(ctx context.Context, what, why string, wait time.Durat
 	if err := d.waits(ctx, what, why); err != nil {
 		return err
 	}
+	return d.rests(ctx, wait)
+}
+
+func (d *driver) rests(ctx context.Context, wait time.Duration) error {
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {

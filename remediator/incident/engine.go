@@ -67,6 +67,7 @@ func (e *Engine) Start(ctx context.Context) error {
 		}
 	}
 	e.wg.Go(func() { e.keep(ctx) })
+	e.wg.Go(func() { e.takeUps(ctx) })
 	return nil
 }
 
@@ -159,6 +160,8 @@ type Origin struct {
 	Age time.Duration // since JetStream stored it, by its clock
 	// Live says that the node's own current conditions bear the event out: it was read from them, not from the stream.
 	Live bool
+	// Observed is the closed incident that a policy only observed, where the event is said again for it; nil otherwise.
+	Observed *Incident
 }
 
 // Handle deals with one event. It returns nil when the event is dealt with for good, also when nothing is to be done; an error
@@ -184,7 +187,7 @@ func (e *Engine) Handle(ctx context.Context, ev event.Event, o Origin) error {
 		e.Log.Warn("stale event: nothing is done by it", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "age", age)
 		return nil
 	}
-	err = e.dispatch(ctx, ev)
+	err = e.dispatch(ctx, ev, o.Observed)
 	if errors.Is(err, cluster.ErrForbidden) { // it will be refused again, and must not hold up the others
 		e.count("forbidden")
 		e.Log.Error("event not dealt with", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "error", err)
@@ -220,22 +223,22 @@ func (e *Engine) Noted() map[string]int64 {
 }
 
 // dispatch opens or joins one incident per gang concerned, or one for the node where no gang is.
-func (e *Engine) dispatch(ctx context.Context, ev event.Event) error {
+func (e *Engine) dispatch(ctx context.Context, ev event.Event, observed *Incident) error {
 	gangs, err := e.Cluster.GangsAt(ctx, ev.Data.Target)
 	if err != nil {
 		return err
 	}
 	if len(gangs) == 0 {
-		return e.concern(ctx, ev, nil)
+		return e.concern(ctx, ev, nil, observed)
 	}
 	var errs []error
 	for _, g := range gangs {
-		errs = append(errs, e.concern(ctx, ev, &g))
+		errs = append(errs, e.concern(ctx, ev, &g, observed))
 	}
 	return errors.Join(errs...)
 }
 
-func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang) error {
+func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang, observed *Incident) error {
 	t := ev.Data.Target
 	node, err := e.Cluster.NodeState(t.Node)
 	if err != nil && t.Node != "" {
@@ -264,6 +267,9 @@ func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang) e
 		return nil
 	}
 	plan, why := e.Judge.Plan(ev, facts)
+	if observed != nil && (plan == nil || plan.Mode == observes || e.Now().Sub(observed.Opened) > plan.TakeUpWithin) {
+		return errObserves
+	}
 	if plan == nil {
 		e.count("no rule acts")
 		if d != nil {
@@ -287,11 +293,11 @@ func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang) e
 	case d != nil:
 		err = d.add(ctx, ev, &f)
 	default:
-		return e.open(ctx, ev, g, f)
+		return e.open(ctx, ev, g, f, observed)
 	}
 	if errors.Is(err, errClosed) { // it ended at this moment
 		e.drop(d.now.Load().ID)
-		return e.concern(ctx, ev, g)
+		return e.concern(ctx, ev, g, observed)
 	}
 	return err
 }
@@ -352,7 +358,7 @@ func usable(ev event.Event) bool {
 }
 
 // open makes the incident's record. Its id follows from the event and the job, so that a redelivery finds the first.
-func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fault) error {
+func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fault, observed *Incident) error {
 	now := e.Now()
 	subject := ev.Data.Target.Node
 	if g != nil {
@@ -362,6 +368,10 @@ func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fa
 		ID: "inc-" + event.NewID(ev.ID, subject)[:12], Cluster: e.Name, State: Detected, Opened: now, StateAt: now, Faults: []Fault{f}, Round: 1,
 	}
 	i.Notes = []Note{{At: now, State: Detected, Text: strings.TrimSpace(fmt.Sprintf("%s on %s %s", f.Signal, f.Node, ev.Data.Evidence.Raw))}}
+	if observed != nil {
+		i.TakenUp = now
+		i.note(now, fmt.Sprintf("taken up again: %s only observed it, the policy acts by now, and the node says that it still holds", observed.ID))
+	}
 	if g != nil {
 		i.Job = &g.Job
 	}

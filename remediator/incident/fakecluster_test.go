@@ -208,3 +208,13 @@ func (w *world) Unfit(node string) string {
 	defer w.mu.Unlock()
 	return w.ill[node]
 }
+
+// Standing says that everything holds that a test does not say something else of.
+func (w *world) Standing(e event.Event) (Standing, string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s, said := w.stands[e.Data.Cause.Signal()+" "+e.Data.Target.Node]; said {
+		return s, "ended by itself"
+	}
+	return Holds, ""
+}

@@ -40,9 +40,10 @@ type world struct {
 	holding map[string]string // by job: the round its ranks hold for
 	kept    int               // pods made so far, for names
 
-	ill         map[string]string // by node: a condition of its hardware
-	steered     bool              // replacements go where they are reserved
-	bindsIn     time.Duration     // from eviction to a node
+	ill         map[string]string   // by node: a condition of its hardware
+	stands      map[string]Standing // by signal and node
+	steered     bool                // replacements go where they are reserved
+	bindsIn     time.Duration       // from eviction to a node
 	recreateErr error
 	mute        bool // no rank carries the hook
 }
@@ -65,7 +66,7 @@ type gang struct {
 const nproc = 2
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, ill: map[string]string{}, nodes: map[string]*node{}, gangs: map[string]*gang{}, reserved: map[string]string{}, kubelets: map[string]error{}, seen: map[string]bool{},
+	w := &world{t: t, ill: map[string]string{}, stands: map[string]Standing{}, nodes: map[string]*node{}, gangs: map[string]*gang{}, reserved: map[string]string{}, kubelets: map[string]error{}, seen: map[string]bool{},
 		plans: map[string]Plan{}, saves: map[string]bus.Save{}, holding: map[string]string{}, steered: true, bindsIn: time.Second}
 	w.incidents, w.attempts = newKV[Incident](w), newKV[bus.Attempt](w)
 	w.attempts.stored = func(job string) { delete(w.holding, job) } // the launchers end whoever is of an older attempt
@@ -73,7 +74,7 @@ func newWorld(t *testing.T) *world {
 		w.nodes[fmt.Sprintf("n%d", k+1)] = &node{}
 	}
 	w.gang("train", "n1", "n2")
-	full := Plan{Policy: "gpu", Rule: "leave", Mode: "enforce", Cordon: true, Checkpoint: true, Restart: true, Placement: "equivalent", MaxPerJob: 3, VerifyWithin: 20 * time.Second}
+	full := Plan{Policy: "gpu", Rule: "leave", Mode: "enforce", Cordon: true, Checkpoint: true, Restart: true, Placement: "equivalent", MaxPerJob: 3, VerifyWithin: 20 * time.Second, TakeUpWithin: 24 * time.Hour}
 	stay := full
 	stay.Rule, stay.Cordon, stay.Checkpoint = "again", false, false
 	w.plans["gpu/row-remap"], w.plans["xid/79"], w.plans["node/lost"], w.plans["rank/dead"], w.plans["rank/hung"] = full, full, full, stay, stay

@@ -57,7 +57,8 @@ const (
 	Recovered    Outcome = "recovered"     // every rank stepped past the checkpoint
 	Quarantined  Outcome = "quarantined"   // the node was cordoned; no job ran on it
 	Observed     Outcome = "observed"      // mode observe: what would have been done is in the record
-	Refused      Outcome = "refused"       // a guard said no
+	Refused      Outcome = "refused"       // a guard said no, and would not let go in time
+	Resolved     Outcome = "resolved"      // a guard held it back, and it ended by itself meanwhile
 	NotConfirmed Outcome = "not-confirmed" // live state did not bear the event out
 	Failed       Outcome = "failed"        // tries are used up; a person is needed
 	Gone         Outcome = "job-gone"      // the job ended or was deleted meanwhile
@@ -118,6 +119,8 @@ type Plan struct {
 	Recommend []string `json:"recommend,omitempty"`
 	// NeedsApproval: a person must say yes before anything is changed.
 	NeedsApproval bool `json:"needs_approval,omitempty"`
+	// TakeUpWithin is how long the incident may be held back by a guard, or only observed, and still be taken up; 0: not at all.
+	TakeUpWithin time.Duration `json:"take_up_within,omitempty"`
 	// Judgement is the whole path of the decision, as `explain` prints it.
 	Judgement json.RawMessage `json:"judgement,omitempty"`
 }
@@ -161,6 +164,8 @@ type Incident struct {
 	Plan     *Plan           `json:"plan,omitempty"`
 	Guards   []guard.Verdict `json:"guards,omitempty"`
 	Approval string          `json:"approval,omitempty"` // approved|rejected by whom
+	HeldAt   time.Time       `json:"held_at,omitzero"`   // when a guard first held it back before anything was done
+	TakenUp  time.Time       `json:"taken_up,omitzero"`  // when no guard did any more, or a policy acted that had only observed
 
 	Job       *event.Job `json:"job,omitempty"`
 	WorldSize int        `json:"world_size,omitempty"`

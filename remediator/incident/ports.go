@@ -56,7 +56,20 @@ type Conditions interface {
 	// Unfit is why no job is to be sent to the node: a critical condition of its hardware that its source measures and that still stands.
 	// Empty when there is none.
 	Unfit(node string) string
+	// Standing is whether what an event said of a node still holds, and since when or why not.
+	Standing(e event.Event) (Standing, string)
 }
+
+// Standing is what a node says now of something that it said before.
+type Standing int
+
+// The standings.
+const (
+	Unknown Standing = iota // there is no condition of it
+	Holds                   // the condition is open, of the node's present boot, and the node's agent is heard
+	Silent                  // it was open when the agent was last heard
+	Ended
+)
 
 // Facts are what a judgement knows beside the event.
 type Facts struct {

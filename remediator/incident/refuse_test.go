@@ -198,15 +198,6 @@ func TestAKillSwitchStopsAnIncidentWhereItStandsUntilItIsLifted(t *testing.T) {
 	}
 }
 
-func TestAKillSwitchThatIsOnBeforeAnythingWasDoneRefuses(t *testing.T) {
-	on(t, func(s *stage) {
-		s.killSwitch(true)
-		s.says(at("gpu/row-remap", "n1"))
-		s.closes(time.Minute, Refused)
-		s.wantDid()
-	})
-}
-
 func TestAnIncidentWaitsForItsTurn(t *testing.T) {
 	on(t, func(s *stage) {
 		busy := true

@@ -78,6 +78,9 @@ func (d *driver) plan(ctx context.Context) error {
 	if !ok || err != nil {
 		return err
 	}
+	if open, err := d.freshen(ctx); !open || err != nil {
+		return err
+	}
 	i := d.snapshot()
 	if g != nil && i.inTheMaking(g) {
 		return d.standsBy(ctx, "", "the gang's pods are being made anew", retryWait)
@@ -111,16 +114,10 @@ func (d *driver) plan(ctx context.Context) error {
 		now.Replan = len(now.Faults) > len(i.Faults)
 	}
 	if refused := guard.Blocking(verdicts); len(refused) > 0 {
-		switch {
-		case i.acted(): // half a remediation does more harm than a late one
+		if i.acted() { // half a remediation does more harm than a late one
 			return d.standsBy(ctx, waitGuard+string(refused[0].Guard), strings.TrimPrefix(refused[0].String(), string(refused[0].Guard)), watchEvery)
-		case len(refused) == 1 && refused[0].Guard == guard.Concurrent: // others will be done in seconds; the age of the event bounds the wait
-			return d.standsBy(ctx, "its turn: ", refused[0].String(), watchEvery)
 		}
-		if err := d.change(ctx, record); err != nil {
-			return err
-		}
-		return d.closes(ctx, Refused, "guard "+refused[0].String())
+		return d.held(ctx, i, chosen, refused, record)
 	}
 	if chosen.Mode == observes {
 		if err := d.change(ctx, record); err != nil {
@@ -128,7 +125,19 @@ func (d *driver) plan(ctx context.Context) error {
 		}
 		return d.closes(ctx, Observed, fmt.Sprintf("policy %s observes: rule %s would have acted", chosen.Policy, chosen.Rule))
 	}
-	return d.to(ctx, Planned, fmt.Sprintf("policy %s, rule %s", chosen.Policy, chosen.Rule), record)
+	text := fmt.Sprintf("policy %s, rule %s", chosen.Policy, chosen.Rule)
+	if i.HeldAt.IsZero() || i.acted() {
+		return d.to(ctx, Planned, text, record)
+	}
+	if same, err := d.lets(ctx, i, g); !same || err != nil {
+		return err
+	}
+	now := d.e.Now()
+	text += fmt.Sprintf("; taken up %s after a guard held it back, and it still holds", now.Sub(i.HeldAt).Round(time.Second))
+	return d.to(ctx, Planned, text, func(i *Incident) {
+		record(i)
+		i.TakenUp = now
+	})
 }
 
 // observes is the mode of a plan that is only written down.
@@ -143,7 +152,7 @@ func (d *driver) judge(i *Incident, g *cluster.Gang) (chosen *Plan, facts Facts,
 		if err != nil && f.Node != "" && !errors.Is(err, cluster.ErrNotFound) {
 			return nil, Facts{}, err
 		}
-		fx := Facts{Now: d.e.Now(), Node: node, Gang: g, Incident: i, Nodes: d.e.Cluster.Nodes(), Seen: f.Seen}
+		fx := Facts{Now: d.e.Now(), Node: node, Gang: g, Incident: i, Nodes: d.e.Cluster.Nodes(), Seen: d.seen(f)}
 		plans[k], _ = d.e.Judge.Plan(f.Event, fx)
 		if plans[k].weight() > chosen.weight() {
 			chosen, facts = plans[k], fx
@@ -212,6 +221,7 @@ func (d *driver) approve(ctx context.Context) error {
 	if !strings.HasPrefix(yes, "approved") {
 		return d.closes(ctx, Refused, yes)
 	}
+	confirmed := false
 	if d.e.Now().Sub(i.StateAt) > d.e.Judge.MaxEventAge() { // much may have happened while the person thought
 		if g, ok, err := d.gang(ctx); err != nil || !ok {
 			return err
@@ -220,12 +230,20 @@ func (d *driver) approve(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if holding, _, why := d.confirm(ctx, i, g, record); len(holding) == 0 {
+			holding, _, why := d.confirm(ctx, i, g, record)
+			if len(holding) == 0 {
 				return d.closes(ctx, NotConfirmed, why)
 			}
+			confirmed = true
 		}
 	}
-	return d.to(ctx, Approved, yes, nil)
+	return d.to(ctx, Approved, yes, func(i *Incident) {
+		for k := range i.Faults { // or their age would stand against what the person has just agreed to
+			if confirmed {
+				i.Faults[k].Seen = d.e.Now()
+			}
+		}
+	})
 }
 
 // cordon takes the faulty nodes out of scheduling. First of all actions, so that nothing lands there any more. A node that this
@@ -259,7 +277,7 @@ func (d *driver) mayAct(ctx context.Context, i Incident) (bool, error) {
 	if err != nil || !ok {
 		return false, err
 	}
-	verdicts, err := d.guards(i.Plan, Facts{Now: d.e.Now(), Gang: g, Incident: &i, Seen: i.Faults[0].Seen}, i)
+	verdicts, err := d.guards(i.Plan, Facts{Now: d.e.Now(), Gang: g, Incident: &i, Seen: d.seen(i.Faults[0])}, i)
 	if err != nil {
 		return false, err
 	}

@@ -63,6 +63,7 @@ type Guards struct {
 	CooldownPerNode        Duration `json:"cooldownPerNode" jsonschema_description:"How long the same action is not begun again on a node by another incident. Default 2h."`
 	ActionBudget           Budget   `json:"actionBudget" jsonschema_description:"Disruptive steps (cordon, restart-job, reboot-node) in a sliding window. Default {count: 20, per: 24h}."`
 	MaxEventAge            Duration `json:"maxEventAge" jsonschema_description:"An older event starts nothing until the node has confirmed it. Default 60s."`
+	TakeUpWithin           Duration `json:"takeUpWithin" jsonschema_description:"How long after a guard first held an incident back (kill switch, hold, blackout, a rate limit), or a policy only observed it, it is taken up when that ends, if its node says that it still holds. 0s: never. Default 24h."`
 	Blackout               []Window `json:"blackout,omitempty" jsonschema_description:"Windows in which no incident starts to act, such as \"Fri 18:00-Mon 06:00 Europe/Berlin\" or \"22:00-06:00 UTC\"."`
 }
 
@@ -74,6 +75,7 @@ func DefaultGuards() Guards {
 		CooldownPerNode:        Duration(2 * time.Hour),
 		ActionBudget:           Budget{Count: 20, Per: Duration(24 * time.Hour)},
 		MaxEventAge:            Duration(time.Minute),
+		TakeUpWithin:           Duration(24 * time.Hour),
 	}
 }
 

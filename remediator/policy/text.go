@@ -39,8 +39,8 @@ func (j Judgement) String() string {
 	}
 	if j.Guards != nil {
 		g := j.Guards
-		line("bounds    %d incidents at once; nodes cordoned %s; %s per node; %d actions per %s; events up to %s old", g.MaxConcurrentIncidents,
-			g.MaxNodesQuarantined, g.CooldownPerNode, g.ActionBudget.Count, g.ActionBudget.Per, g.MaxEventAge)
+		line("bounds    %d incidents at once; nodes cordoned %s; %s per node; %d actions per %s; events up to %s old; held back for up to %s", g.MaxConcurrentIncidents,
+			g.MaxNodesQuarantined, g.CooldownPerNode, g.ActionBudget.Count, g.ActionBudget.Per, g.MaxEventAge, g.TakeUpWithin)
 		for _, w := range g.Blackout {
 			line("          not in %s", w)
 		}

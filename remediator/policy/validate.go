@@ -37,6 +37,7 @@ func applyDefaults(p *Policy, given func(path string) bool) {
 		"cooldownPerNode":        func() { g.CooldownPerNode = def.CooldownPerNode },
 		"actionBudget":           func() { g.ActionBudget = def.ActionBudget },
 		"maxEventAge":            func() { g.MaxEventAge = def.MaxEventAge },
+		"takeUpWithin":           func() { g.TakeUpWithin = def.TakeUpWithin },
 	} {
 		if !given("spec.guards." + path) {
 			set()
