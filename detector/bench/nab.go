@@ -2,11 +2,13 @@ package bench
 
 import (
 	"encoding/csv"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,7 +45,7 @@ func nabFile(in, out string) error {
 	if err := w.Write([]string{"timestamp", "value", "anomaly_score", "alarm"}); err != nil {
 		return err
 	}
-	err = nabJudge(in, func(c []string, x series.Verdict) error {
+	err = nabJudge(in, series.AskedShipped, func(c []string, x series.Verdict) error {
 		alarm := "0"
 		if x.Alarm {
 			alarm = "1"
@@ -57,9 +59,9 @@ func nabFile(in, out string) error {
 	return w.Error()
 }
 
-// nabJudge gives each row of a stream with its verdict, from an engine of its own.
-func nabJudge(in string, each func(row []string, x series.Verdict) error) error {
-	e, err := series.New(series.Config{Profile: series.Facility})
+// nabJudge gives each row of a stream with its verdict, from an engine of its own for that asked rate.
+func nabJudge(in string, asked float64, each func(row []string, x series.Verdict) error) error {
+	e, err := series.New(series.Config{Profile: series.Facility, Asked: asked})
 	if err != nil {
 		return err
 	}
@@ -85,3 +87,25 @@ func nabJudge(in string, each func(row []string, x series.Verdict) error) error 
 }
 
 const nabTime = "2006-01-02 15:04:05"
+
+// nabFiles gives the labelled windows by the name of a stream, and the streams.
+func nabFiles(root string) (labels map[string][][2]string, files []string, err error) {
+	b, err := os.ReadFile(filepath.Join(root, "labels", "combined_windows.json"))
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := json.Unmarshal(b, &labels); err != nil {
+		return nil, nil, fmt.Errorf("windows of the benchmark: %w", err)
+	}
+	files, err = filepath.Glob(filepath.Join(root, "data", "*", "*.csv"))
+	if err != nil || len(files) == 0 {
+		return nil, nil, fmt.Errorf("no streams below %s (%v)", root, err)
+	}
+	slices.Sort(files)
+	return labels, files, nil
+}
+
+// nabName is what the labels call a stream.
+func nabName(file string) string {
+	return filepath.Base(filepath.Dir(file)) + "/" + filepath.Base(file)
+}

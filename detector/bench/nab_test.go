@@ -38,12 +38,28 @@ func TestTheFacilityProfileFindsTheWindowsOfTheNumentaHalf(t *testing.T) {
 	if dir == "" {
 		t.Skip("PITCREW_DATA names no folder with recordings")
 	}
-	f, err := NABQuality(dir)
+	f, err := nabQuality(filepath.Join(dir, "nab"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := f.Profiles[0]
 	if p.Fitted < 73.5 || p.Onsets < 73 || p.Left < 72 || p.FalseRows > 105 {
 		t.Errorf("%d streams, %d windows: %+v", f.Streams, f.Windows, p)
+	}
+}
+
+func TestAStreamOfTheNumentaHalfHasNoMoreOnsetsThanAreAskedFor(t *testing.T) {
+	dir := os.Getenv("PITCREW_DATA")
+	if dir == "" {
+		t.Skip("PITCREW_DATA names no folder with recordings")
+	}
+	for _, rate := range nabRates {
+		a, err := nabAsked(filepath.Join(dir, "nab"), rate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Ratio.High > 2 || a.Above5 > 0 || rate == nabRates[0] && a.Ratio.Low < 0.5 {
+			t.Errorf("%+v", a)
+		}
 	}
 }

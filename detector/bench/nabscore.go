@@ -1,10 +1,8 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,6 +17,9 @@ type NABFigures struct {
 	Windows  int          `json:"windows"`
 	Samples  int          `json:"samples"`
 	Profiles []NABProfile `json:"profiles"`
+
+	// Asked and seen where no window is. Nobody says that nothing happened there: what is seen is an upper bound of what is false.
+	Asked []AskedFigures `json:"asked_against_seen_outside_windows"`
 }
 
 // NABProfile is one weighting of false rows and missed windows.
@@ -48,9 +49,25 @@ type nabStream struct {
 	windows, from int
 }
 
-// NABQuality judges the streams below dir/nab and scores them.
+// NABQuality judges the streams below dir/nab and scores them, and counts onsets against several asked rates.
 func NABQuality(dir string) (*NABFigures, error) {
-	all, err := nabStreams(filepath.Join(dir, "nab"))
+	root := filepath.Join(dir, "nab")
+	out, err := nabQuality(root)
+	if err != nil {
+		return nil, err
+	}
+	for _, rate := range nabRates {
+		a, err := nabAsked(root, rate)
+		if err != nil {
+			return nil, err
+		}
+		out.Asked = append(out.Asked, a)
+	}
+	return out, nil
+}
+
+func nabQuality(root string) (*NABFigures, error) {
+	all, err := nabStreams(root)
 	if err != nil {
 		return nil, err
 	}
@@ -145,25 +162,16 @@ func (s *nabStream) raw(score []float64, threshold, fp, fn float64) (sum float64
 }
 
 func nabStreams(root string) ([]*nabStream, error) {
-	b, err := os.ReadFile(filepath.Join(root, "labels", "combined_windows.json"))
+	labels, files, err := nabFiles(root)
 	if err != nil {
 		return nil, err
 	}
-	var labels map[string][][2]string
-	if err := json.Unmarshal(b, &labels); err != nil {
-		return nil, fmt.Errorf("windows of the benchmark: %w", err)
-	}
-	files, err := filepath.Glob(filepath.Join(root, "data", "*", "*.csv"))
-	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("no streams below %s (%v)", root, err)
-	}
-	slices.Sort(files)
 	var all []*nabStream
 	for _, f := range files {
 		s := &nabStream{category: filepath.Base(filepath.Dir(f))}
 		rows := map[string]int{}
 		was := false
-		err := nabJudge(f, func(c []string, x series.Verdict) error {
+		err := nabJudge(f, series.AskedShipped, func(c []string, x series.Verdict) error {
 			if _, ok := rows[c[0]]; !ok {
 				rows[c[0]] = len(s.score)
 			}
@@ -177,7 +185,7 @@ func nabStreams(root string) ([]*nabStream, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := s.weigh(labels[s.category+"/"+filepath.Base(f)], rows); err != nil {
+		if err := s.weigh(labels[nabName(f)], rows); err != nil {
 			return nil, fmt.Errorf("%s: %w", f, err)
 		}
 		all = append(all, s)

@@ -270,15 +270,19 @@ func asked(rate float64, runs []*TrainingRun) AskedFigures {
 			}
 		}
 	}
-	out.Ratio = bootstrap(seen, want)
+	out.compare(seen, want)
+	return out
+}
+
+func (f *AskedFigures) compare(seen, want map[string]float64) {
+	f.Ratio = bootstrap(seen, want)
 	for k := range want {
 		x := seen[k] / want[k]
-		out.MostRecord = math.Max(out.MostRecord, x)
+		f.MostRecord = math.Max(f.MostRecord, x)
 		if x > 5 {
-			out.Above5++
+			f.Above5++
 		}
 	}
-	return out
 }
 
 // nanos is the processor's time per sample, which other processes disturb less than the clock's.

@@ -42,7 +42,7 @@ type Config struct {
 	Accept     time.Duration // a level that stays so long, or longer than the baseline was known, is the new baseline; default 1 min, 8 s where nothing was told
 	Bands      bool          // give expected, lower and upper with every verdict; findings have them always
 	MaxSeries  int           // default 1 << 20
-	MaxContext int           // facility contexts (season, rarity), about 6 KB each; default 4096
+	MaxContext int           // facility contexts (season, rarity), 6.2 KiB each; default 4096
 }
 
 // AskedShipped is the shipped rate of false onsets per series-hour of one uncorroborated series. docs/detection.md has the
@@ -134,5 +134,8 @@ var stallLog = math.Log(stallRatio)
 
 // floors are the least effects that open a finding: an operator who asks for few onsets asks for ones that matter.
 func (c *Config) floorShare() float64 {
+	if c.Profile == Facility {
+		return clampTo(math.Log(facFree/c.Asked)/math.Log(facFree/AskedShipped), 0, 1)
+	}
 	return math.Min(1, math.Max(0, math.Log(floorFree/c.Asked)/math.Log(floorFree/floorRate)))
 }

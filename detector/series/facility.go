@@ -17,7 +17,12 @@ const (
 	facHold       = 12     // samples that a finding stays open
 	facBand       = 4      // scales on either side of the expected
 	facRange      = 1e37   // values beyond are taken as this
+	facFree       = 0.2    // onsets per series-hour, asked, from which on facOpen and facRepeat are no condition; at AskedShipped they are in full
+	facHoldShare  = 0.2    // of the asked interval in which there is no second onset, where facOpen is no condition
 )
+
+// MostOften is how many samples of the facility profile may have one false onset: asked for more, that is what is asked.
+const MostOften = 60
 
 func (e *Engine) facility(id ID, s *state, x Sample, v, dt float64) Verdict {
 	c := e.context(id)
@@ -33,8 +38,11 @@ func (e *Engine) facility(id ID, s *state, x Sample, v, dt float64) Verdict {
 	if c.m.n <= facWarm+facSettle {
 		return e.unknown(s)
 	}
+	if c.often.take(nats) || c.limit == 0 {
+		c.limit = e.limit(c, float64(s.every))
+	}
 	exp, band := c.m.expected, facBand*c.m.scale
-	out := Verdict{Known: true, Score: c.judge(nats), Expected: exp, Lower: exp - band, Upper: exp + band}
+	out := Verdict{Known: true, Score: e.novelty(c, nats, float64(s.every)), Expected: exp, Lower: exp - band, Upper: exp + band}
 	f := e.open[id]
 	switch {
 	case s.what != 0:
@@ -62,9 +70,12 @@ type context struct {
 	rare     [features]rarity
 	episodes [episodeBins]float32 // earlier episodes by the nats of their peak, fading
 	peak     float64              // nats, of the running episode
-	told     float64              // nats, of its last onset
-	quiet    uint32               // samples left of the running episode
-	open     uint32               // samples left of the open finding
+	told     float64              // nats, of the last onset
+	often    often
+	limit    float64 // nats, threshold of the asked rate
+	quiet    uint32  // samples left of the running episode
+	rest     uint32  // samples left in which an onset must be far worse than the last
+	open     uint32  // samples left of the open finding
 }
 
 // episodeBins are one nat each: no sum of families is beyond.
@@ -104,43 +115,80 @@ func (c *context) evidence() float64 {
 	return sum
 }
 
-// judge scores the evidence. What came before tells less: the threshold rises with the logarithm of the number of episodes that
-// were as strong, so that a series that often does such things has to do more. An episode is told once, at its onset, and again
-// where it becomes far worse; AlarmScore is at the threshold.
-func (c *context) judge(nats float64) float64 {
+// novelty scores the evidence; AlarmScore is at the threshold, which is the larger of two. One is the asked rate's, whatever the
+// series does. The other is for those who ask for few onsets, and so for ones that matter: what came before tells less, by the
+// logarithm of the number of episodes that were as strong, so that a series that often does such things has to do more. An episode
+// is told once, at its onset, and again where it becomes far worse.
+func (e *Engine) novelty(c *context, nats, every float64) float64 {
 	if c.m.n%fadeEvery == 0 {
 		for i := range c.episodes {
 			c.episodes[i] *= episodeFade
 		}
+		c.often.fade(episodeFade)
 	}
-	bin, running := episodeBin(nats), c.quiet > 0
-	seen := 0.0
-	for _, k := range c.episodes[int(facAlike*float64(bin)):] {
-		seen += float64(k)
-	}
-	over := nats - facOpen + facSoft - facRepeat*math.Log1p(max(0, seen))
-	switch {
-	case running && nats > c.peak:
-		c.episodes[episodeBin(c.peak)]--
-		c.episodes[bin]++
-		c.peak = nats
-	case !running && over >= facSoft:
-		c.episodes[bin]++
-		c.peak = nats
-	}
-	if running {
-		c.quiet--
+	usual := facOpen + facRepeat*math.Log1p(max(0, c.asStrong(nats)))
+	c.remember(nats, nats >= usual)
+	over := nats - max(float64(e.share)*usual, c.limit) + facSoft
+	if c.rest > 0 {
+		c.rest--
 		if over < facSoft || nats < c.told+facAgain {
 			return 0
 		}
 	}
-	if !(over > 0) {
+	if !(over > 0 && nats > 0) {
 		return 0
 	}
 	if over >= facSoft {
-		c.quiet, c.told = facRefractory, nats
+		c.rest, c.told = uint32(e.refractory(every)), nats
 	}
 	return over / (over + facSoft)
+}
+
+// asStrong counts the earlier episodes that were as strong.
+func (c *context) asStrong(nats float64) (seen float64) {
+	for _, k := range c.episodes[int(facAlike*float64(episodeBin(nats))):] {
+		seen += float64(k)
+	}
+	return seen
+}
+
+// remember takes evidence into the episodes by their peaks.
+func (c *context) remember(nats float64, unusual bool) {
+	if c.quiet > 0 {
+		c.quiet--
+		if nats > c.peak {
+			c.episodes[episodeBin(c.peak)]--
+			c.episodes[episodeBin(nats)]++
+			c.peak = nats
+		}
+		return
+	}
+	if unusual {
+		c.episodes[episodeBin(nats)]++
+		c.peak, c.quiet = nats, facRefractory
+	}
+}
+
+// perSample is the asked rate of onsets.
+func (e *Engine) perSample(every float64) float64 {
+	return clampTo(e.cfg.Asked/3600*every, 1e-12, 1.0/MostOften)
+}
+
+// refractory is in samples.
+func (e *Engine) refractory(every float64) float64 {
+	share := float64(e.share)
+	return min(facRefractory, share*facRefractory+(1-share)*facHoldShare/e.perSample(every))
+}
+
+// limit is the evidence that as large a share of blocks reaches as makes the asked rate of onsets, each followed by its refractory
+// time in which none can be. Before the first blocks are over, what is shipped trusts the floor; who asks for less, the tail alone.
+func (e *Engine) limit(c *context, every float64) float64 {
+	rate := e.perSample(every)
+	free := 1 - rate*e.refractory(every)
+	if e.uncalibrated || free < 0.1 || e.share == 1 && c.often.blocks < oftenLeast && e.cfg.Asked >= AskedShipped {
+		return oftenNone
+	}
+	return max(oftenNone, c.often.reach(1-math.Exp(-rate/free*oftenBlock)))
 }
 
 const fadeEvery = 256 // samples between two fadings

@@ -17,7 +17,7 @@ import (
 // the same layout: it exists to survive a restart, not to be exchanged.
 const (
 	snapshotMagic   = "PCREWSER"
-	snapshotVersion = 2
+	snapshotVersion = 3
 )
 
 type snapshotHeader struct {
