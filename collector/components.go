@@ -26,6 +26,7 @@ import (
 	"github.com/pitcrew/pitcrew/collector/pilotextension"
 	"github.com/pitcrew/pitcrew/collector/podlabels"
 	"github.com/pitcrew/pitcrew/collector/rankinfo"
+	"github.com/pitcrew/pitcrew/collector/statementsextension"
 	"github.com/pitcrew/pitcrew/receivers/dcgmreceiver"
 	"github.com/pitcrew/pitcrew/receivers/fabricreceiver"
 	"github.com/pitcrew/pitcrew/receivers/gpuprocessreceiver"
@@ -74,6 +75,7 @@ func exporters() []exporter.Factory {
 func extensions() []extension.Factory {
 	return []extension.Factory{
 		pilotextension.NewFactory(),
+		statementsextension.NewFactory(),
 		healthcheckextension.NewFactory(),
 		filestorage.NewFactory(),
 	}

@@ -20,9 +20,25 @@ import (
 	"github.com/pitcrew/pitcrew/detector/statement"
 )
 
-// StatementSource is an extension that knows what people said of findings on this node: the pilot.
+// StatementSource is an extension that knows what people said of the findings made here: the pilot of an agent, statements of a gateway.
 type StatementSource interface {
 	FollowStatements(handle func([]bus.Statement)) (stop func())
+}
+
+// follow lets say hear what people said, where the collector has an extension that knows.
+func follow(host component.Host, say func([]statement.Statement)) (stop func()) {
+	for _, x := range host.GetExtensions() {
+		if s, ok := x.(StatementSource); ok {
+			return s.FollowStatements(func(all []bus.Statement) {
+				out := make([]statement.Statement, len(all))
+				for i, s := range all {
+					out[i] = statement.Statement{Verb: statement.Verb(s.Verb), Node: s.Node, Key: s.Key, By: s.By, Reason: s.Reason, At: s.At, Until: s.Until}
+				}
+				say(out)
+			})
+		}
+	}
+	return func() {}
 }
 
 const (
@@ -73,12 +89,7 @@ func (a *anomalies) start(host component.Host) (found []detector.Finding) {
 		}
 		a.ended.Go(a.keep)
 	}
-	for _, x := range host.GetExtensions() {
-		if s, ok := x.(StatementSource); ok {
-			a.unfollow = s.FollowStatements(a.say)
-			break
-		}
-	}
+	a.unfollow = follow(host, a.say)
 	return found
 }
 
@@ -88,14 +99,10 @@ func (a *anomalies) stop() {
 	a.ended.Wait()
 }
 
-func (a *anomalies) say(all []bus.Statement) {
-	out := make([]statement.Statement, len(all))
-	for i, s := range all {
-		out[i] = statement.Statement{Verb: statement.Verb(s.Verb), Key: s.Key, By: s.By, Reason: s.Reason, At: s.At, Until: s.Until}
-	}
+func (a *anomalies) say(all []statement.Statement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.e.Say(out)
+	a.e.Say(all)
 }
 
 // keep saves what was learnt now and then, and what is open soon after it changed.

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/event"
 )
@@ -31,6 +32,9 @@ type learner struct {
 	sink *sink
 	logs *observer.ObservedLogs
 	at   atomic.Int64 // Unix ns
+
+	listed []event.Event // not said
+	people *people       // who speak to a keeper
 }
 
 func newLearner(t *testing.T, file string) *learner {
@@ -105,11 +109,16 @@ func (l *learner) run(job, workload string, steps int, took float64) {
 
 func (l *learner) said() (words []string, es []event.Event) {
 	l.t.Helper()
+	l.listed = nil
 	for _, ld := range l.sink.AllLogs() {
 		for _, r := range ld.ResourceLogs().At(0).ScopeLogs().At(0).LogRecords().All() {
 			e, err := event.Decode(r.Body().Bytes().AsRaw())
 			if err != nil {
 				l.t.Fatal(err)
+			}
+			if only, ok := r.Attributes().Get(findings.AttrConditionOnly); ok && only.Bool() {
+				l.listed = append(l.listed, e)
+				continue
 			}
 			words, es = append(words, e.Data.Cause.Signal()), append(es, e)
 		}

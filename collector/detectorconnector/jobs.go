@@ -21,6 +21,7 @@ import (
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/class"
 	"github.com/pitcrew/pitcrew/detector/job"
+	"github.com/pitcrew/pitcrew/detector/statement"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -65,6 +66,7 @@ type jobs struct {
 	now     func() time.Time
 	metrics *jobsMetrics
 	stop    context.CancelFunc
+	unheed  func() // ends the hearing of what people say
 	group   sync.WaitGroup
 	file    classFile
 	running jobsFile
@@ -107,11 +109,12 @@ func (j *jobs) counts() (job.Counts, int64) {
 func (j *jobs) Capabilities() consumer.Capabilities { return consumer.Capabilities{} }
 
 // Start lets time pass until Shutdown.
-func (j *jobs) Start(context.Context, component.Host) error {
+func (j *jobs) Start(_ context.Context, host component.Host) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	j.stop = cancel
 	j.file.load(j.store)
 	j.running.load(j.now(), j.engine)
+	j.unheed = follow(host, j.say)
 	if j.running.path != "" {
 		j.group.Go(func() { j.keepJobs(ctx) })
 	}
@@ -136,10 +139,18 @@ func (j *jobs) Start(context.Context, component.Host) error {
 // Shutdown implements component.Component.
 func (j *jobs) Shutdown(context.Context) error {
 	if j.stop != nil {
+		j.unheed()
 		j.stop()
 		j.group.Wait()
 	}
 	return j.metrics.close()
+}
+
+// say hears what people said of findings; it takes effect within a second.
+func (j *jobs) say(all []statement.Statement) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.engine.Say(all)
 }
 
 // ConsumeMetrics compares what ranks say of their steps.

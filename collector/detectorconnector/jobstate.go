@@ -27,6 +27,7 @@ type jobsFile struct {
 	samples int64
 	jobs    int64
 	found   int64
+	spoken  int64
 }
 
 // load takes up what an earlier gateway left. Without it ranks are learnt anew, and a finding that lasts may be said again.
@@ -50,13 +51,13 @@ func (f *jobsFile) load(now time.Time, e *job.Engine) {
 	default:
 		f.log.Warn("what was known of jobs could not be read; learning anew", zap.Error(err))
 	}
-	f.samples, f.jobs, f.found = n.Samples, n.Jobs, n.Findings
+	f.samples, f.jobs, f.found, f.spoken = n.Samples, n.Jobs, n.Findings, n.Spoken
 }
 
 // due reports whether what is known has changed so much since it was written that it is to be written again.
 func (f *jobsFile) due(now time.Time, n job.Counts) bool {
 	switch {
-	case n.Findings != f.found:
+	case n.Findings != f.found, n.Spoken != f.spoken && n.Jobs > 0:
 		return true
 	case n.Samples != f.samples || n.Jobs != f.jobs:
 		return now.Sub(f.written) >= jobsSave || now.Before(f.written)

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/collector/component/componenttest"
 	"go.opentelemetry.io/collector/connector/connectortest"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.uber.org/zap"
@@ -32,7 +31,8 @@ func keeper(t *testing.T, file string, at int64) *learner {
 	l.jobs = c.(*jobs)
 	l.at.Store(at)
 	l.now = func() time.Time { return time.Unix(0, l.at.Load()) }
-	if err := l.Start(t.Context(), componenttest.NewNopHost()); err != nil {
+	l.people = &people{}
+	if err := l.Start(t.Context(), host{l.people}); err != nil {
 		t.Fatal(err)
 	}
 	return l

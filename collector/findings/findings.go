@@ -37,7 +37,7 @@ func Records(found []detector.Finding) (plog.Logs, error) {
 		r.SetTimestamp(pcommon.NewTimestampFromTime(f.Event.Time))
 		r.Body().SetEmptyBytes().FromRaw(raw)
 		a := r.Attributes()
-		if f.Key != "" { // what a gateway finds sets no condition
+		if f.Key != "" { // what a rule found has none
 			a.PutStr(AttrKey, f.Key)
 		}
 		a.PutBool(AttrActive, f.Active)

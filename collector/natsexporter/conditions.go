@@ -33,8 +33,11 @@ func newConditions(b *bus.Bus, log *zap.Logger) *conditions {
 	return &conditions{b: b, log: log, wake: make(chan struct{}, 1), latest: map[string]bus.Condition{}}
 }
 
+// of names a condition.
+func of(v bus.Condition) string { return v.Gateway + "\x00" + v.Node + "\x00" + v.Key }
+
 func (c *conditions) set(v bus.Condition) {
-	id := v.Node + "\x00" + v.Key
+	id := of(v)
 	c.mu.Lock()
 	if _, waits := c.latest[id]; !waits {
 		if len(c.order) >= maxConditions {
@@ -68,7 +71,7 @@ func (c *conditions) next() (v bus.Condition, ok bool) {
 
 // back puts a condition that was not set in front, unless a newer state of it waits.
 func (c *conditions) back(v bus.Condition) {
-	id := v.Node + "\x00" + v.Key
+	id := of(v)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, newer := c.latest[id]; newer {

@@ -132,7 +132,7 @@ func (x *natsExporter) consume(r plog.LogRecord) {
 	if !ok {
 		return
 	}
-	c := bus.Condition{Node: e.Data.Target.Node, Key: key.AsString(), Since: e.Time, Event: &e}
+	c := bus.Condition{Node: e.Data.Target.Node, Gateway: event.GatewayOf(e.Source), Key: key.AsString(), Since: e.Time, Event: &e}
 	if v, ok := a.Get(findings.AttrActive); ok {
 		c.Active = v.Bool()
 	}

@@ -172,6 +172,41 @@ func TestAFindingIsPublishedAndSetsItsCondition(t *testing.T) {
 	end()
 }
 
+func TestWhatAGatewayFoundIsListedAndSetsNoNodesCondition(t *testing.T) {
+	s := server(t, t.TempDir(), -1)
+	defer s.Stop()
+	b := client(t, s.URL())
+	x, end := start(t, exportertest.NewNopSettings(Type), config(s.URL()))
+	defer end()
+	e := fault(1)
+	e.Type, e.Source = event.Anomaly, event.GatewaySource("c", "gw-0", "detector")
+	e.Data.Cause, e.Data.Severity = event.Cause{Kind: "rank", Name: "straggler"}, event.Warning
+	listed := func(want int) []bus.Condition {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			all, refused, err := b.Found(t.Context())
+			if err != nil || len(refused) > 0 || time.Now().After(deadline) {
+				t.Fatalf("%v, %v, %v", all, refused, err)
+			}
+			if len(all) == want {
+				return all
+			}
+		}
+	}
+	const key = "rank/straggler job/j/rank/5/attempt/0"
+	consume(t, x, record(t, e, key, true, false))
+	if c := listed(1)[0]; c.Gateway != "gw-0" || c.Node != "n1" || c.Key != key || c.Event.ID != e.ID {
+		t.Errorf("listed %+v", c)
+	}
+	consume(t, x, record(t, e, key, true, true))
+	if got := ids(t, b, 1); got[0] != e.ID {
+		t.Errorf("event %s, want %s", got[0], e.ID)
+	}
+	e.Type, e.ID = event.Recovery, "end"
+	consume(t, x, record(t, e, key, false, false))
+	listed(0)
+}
+
 func TestHistoryIsAConditionAndNoEvent(t *testing.T) {
 	s := server(t, t.TempDir(), -1)
 	defer s.Stop()

@@ -17,7 +17,7 @@ var Type = component.MustNewType("pilot")
 func NewFactory() extension.Factory {
 	return extension.NewFactory(Type, createDefaultConfig, func(_ context.Context, set extension.Settings, cfg component.Config) (extension.Extension, error) {
 		c := cfg.(*Config)
-		return newPilot(set.Logger, c, func() (Bus, error) { return dial(set.Logger, c) }), nil
+		return newPilot(set.TelemetrySettings, c, func() (Bus, error) { return dial(set.Logger, c) })
 	}, component.StabilityLevelAlpha)
 }
 
@@ -30,8 +30,8 @@ type Bus interface {
 	// WatchAttempts waits for the server, calls handle with each present attempt, then current, then handle with each
 	// change, until ctx ends or the watch breaks.
 	WatchAttempts(ctx context.Context, current func(), handle func(bus.Change[bus.Attempt])) error
-	// WatchStatements does the same with what people said of findings.
-	WatchStatements(ctx context.Context, current func(), handle func(bus.Change[bus.Statement])) error
+	// WatchStatements does the same with what people said of findings, and hands to refused what can be no statement.
+	WatchStatements(ctx context.Context, current func(), handle func(bus.Change[bus.Statement]), refused func(key string, err error)) error
 	// Connected reports whether the server answers now.
 	Connected() bool
 	Close()

@@ -33,11 +33,11 @@ func (b natsBus) WatchAttempts(ctx context.Context, current func(), handle func(
 }
 
 // WatchStatements implements Bus.
-func (b natsBus) WatchStatements(ctx context.Context, current func(), handle func(bus.Change[bus.Statement])) error {
+func (b natsBus) WatchStatements(ctx context.Context, current func(), handle func(bus.Change[bus.Statement]), refused func(string, error)) error {
 	if err := b.Wait(ctx); err != nil {
 		return err
 	}
-	return b.Statements().Watch(ctx, current, handle)
+	return b.Bus.WatchStatements(ctx, current, handle, refused)
 }
 
 // zapHandler lets the bus, which logs by slog, write to the collector's logger.

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/collector/statementsextension"
 	"github.com/pitcrew/pitcrew/hook"
 )
 
@@ -24,14 +25,20 @@ type Pilot struct {
 
 	bus         Bus
 	reconcile   *reconciler
-	statements  *statements
+	statements  *statementsextension.Follower
 	cancel      context.CancelFunc
 	tasks       sync.WaitGroup
 	unsubscribe func()
 }
 
-func newPilot(log *zap.Logger, cfg *Config, dial func() (Bus, error)) *Pilot {
-	return &Pilot{log: log, cfg: cfg, dial: dial, fleet: hook.NewFleet(hook.FleetOptions{KubeletRoot: cfg.KubeletRoot}), statements: newStatements(cfg.Node)}
+func newPilot(set component.TelemetrySettings, cfg *Config, dial func() (Bus, error)) (*Pilot, error) {
+	f, err := statementsextension.NewFollower(set, "node", func(s bus.Statement, _ time.Time) (bool, error) { return s.Of(cfg.Node), nil })
+	return &Pilot{log: set.Logger, cfg: cfg, dial: dial, fleet: hook.NewFleet(hook.FleetOptions{KubeletRoot: cfg.KubeletRoot}), statements: f}, err
+}
+
+// FollowStatements gives all that people said of findings on this node; see Follower.
+func (p *Pilot) FollowStatements(handle func([]bus.Statement)) (stop func()) {
+	return p.statements.FollowStatements(handle)
 }
 
 // Fleet is this node's training pods, for other components of the same collector.
@@ -56,8 +63,7 @@ func (p *Pilot) Start(context.Context, component.Host) error {
 		return b.WatchAttempts(ctx, p.reconcile.current, p.reconcile.change)
 	})
 	p.keep(ctx, "statements", func(ctx context.Context) error {
-		p.statements.begin()
-		return b.WatchStatements(ctx, p.statements.current, p.statements.change)
+		return p.statements.Run(ctx, b.WatchStatements)
 	})
 	return nil
 }
@@ -79,8 +85,8 @@ func (p *Pilot) keep(ctx context.Context, name string, task func(context.Context
 
 // Shutdown implements component.Component.
 func (p *Pilot) Shutdown(context.Context) error {
-	if p.cancel == nil {
-		return nil // never started
+	if p.cancel == nil { // never started
+		return p.statements.Close()
 	}
 	p.cancel()
 	p.tasks.Wait()
@@ -88,7 +94,7 @@ func (p *Pilot) Shutdown(context.Context) error {
 	p.reconcile.close()
 	p.fleet.Close()
 	p.bus.Close()
-	return nil
+	return p.statements.Close()
 }
 
 func (p *Pilot) verbs() map[string]func(context.Context, bus.Command) (bus.Reply, error) {

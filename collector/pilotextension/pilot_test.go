@@ -72,7 +72,12 @@ func startPilot(t *testing.T, root, url string) (p *Pilot, stop func()) {
 		t.Fatal(err)
 	}
 	log := zaptest.NewLogger(t, zaptest.Level(zapcore.WarnLevel))
-	p = newPilot(log, cfg, func() (Bus, error) { return dial(log, cfg) })
+	set := componenttest.NewNopTelemetrySettings()
+	set.Logger = log
+	p, err := newPilot(set, cfg, func() (Bus, error) { return dial(log, cfg) })
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := p.Start(context.Background(), componenttest.NewNopHost()); err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +349,10 @@ func TestAPodsPlaceComesFromItsPathAndNeverFromItsClaim(t *testing.T) {
 }
 
 func TestCommandsThatNameNothingAreErrors(t *testing.T) {
-	p := newPilot(zaptest.NewLogger(t), &Config{KubeletRoot: t.TempDir()}, nil)
+	p, err := newPilot(componenttest.NewNopTelemetrySettings(), &Config{KubeletRoot: t.TempDir()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for verb, cmd := range map[string]bus.Command{
 		bus.VerbArm: {Req: "x"}, bus.VerbGo: {PodUIDs: []string{podA}}, bus.VerbManifest: {Req: "x", PodUIDs: []string{podA}},
 		bus.VerbAbort: {},
