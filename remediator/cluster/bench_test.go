@@ -48,27 +48,23 @@ func BenchmarkReserveUntilTheAPIServerKnows(b *testing.B) {
 }
 
 func BenchmarkFastReplaceUntilTheReplacementRuns(b *testing.B) {
-	for name, nudge := range map[string]bool{"plain": false, "nudged": true} {
-		b.Run(name, func(b *testing.B) {
-			s := kube(b)
-			c := start(b, asRemediator(s), cluster.Options{})
-			_, g := gang(b, s, c, 1)
-			m := g.Members[0]
-			for b.Loop() {
-				if _, err := c.ReplacePod(b.Context(), m, cluster.ReplaceOptions{Incident: "inc-1", FastReplace: true, Nudge: nudge}); err != nil {
-					b.Fatal(err)
-				}
-				ctx, cancel := context.WithTimeout(b.Context(), 20*time.Second)
-				next, err := c.AwaitReplacement(ctx, g, 0, cluster.Running, m.PodUID)
-				cancel()
-				if err != nil {
-					b.Fatal(err)
-				}
-				m = next
-				b.StopTimer()
-				time.Sleep(1500 * time.Millisecond) // nothing of this round is left in the Job controller's queue
-				b.StartTimer()
-			}
-		})
+	s := kube(b)
+	c := start(b, asRemediator(s), cluster.Options{})
+	_, g := gang(b, s, c, 1)
+	m := g.Members[0]
+	for b.Loop() {
+		if _, err := c.ReplacePod(b.Context(), m, cluster.ReplaceOptions{Incident: "inc-1", FastReplace: true}); err != nil {
+			b.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(b.Context(), 20*time.Second)
+		next, err := c.AwaitReplacement(ctx, g, 0, cluster.Running, m.PodUID)
+		cancel()
+		if err != nil {
+			b.Fatal(err)
+		}
+		m = next
+		b.StopTimer()
+		time.Sleep(1500 * time.Millisecond) // nothing of this round is left in the Job controller's queue
+		b.StartTimer()
 	}
 }

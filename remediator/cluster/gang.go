@@ -56,7 +56,6 @@ type Member struct {
 	Phase     string // Pending, Running, Succeeded, Failed, Unknown
 	Ready     bool
 	Deleting  bool
-	Gated     bool // it waits for LiftGate
 	PodIP     string
 	Created   time.Time
 	Ended     time.Time        // when its last container ended; zero while it runs
@@ -274,9 +273,6 @@ func member(pod *corev1.Pod, job *batchv1.Job, global, offset int) (Member, bool
 		tracked: slices.Contains(pod.Finalizers, jobTrackingFinalizer)}
 	if pod.DeletionGracePeriodSeconds != nil {
 		m.grace = *pod.DeletionGracePeriodSeconds
-	}
-	for _, gate := range pod.Spec.SchedulingGates {
-		m.Gated = m.Gated || gate.Name == GatePlacement
 	}
 	for _, cond := range pod.Status.Conditions {
 		m.Ready = m.Ready || (cond.Type == corev1.PodReady && cond.Status == corev1.ConditionTrue)

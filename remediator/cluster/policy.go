@@ -22,7 +22,7 @@ type Steering string
 // From the best way down.
 const (
 	SteerPolicy Steering = "policy" // the placement policy stamps it
-	SteerGate   Steering = "gate"   // only where the job's template has the scheduling gate GatePlacement, see LiftGate
+	SteerCordon Steering = "cordon" // the scheduler chooses, and cordons keep it off bad nodes
 )
 
 // policyKinds are the objects of deploy/placement-policy.yaml.
@@ -41,7 +41,7 @@ func (c *Cluster) EnsurePlacementPolicy(ctx context.Context) (Steering, error) {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
 	if !ok {
-		return SteerGate, nil
+		return SteerCordon, nil
 	}
 	for doc := range strings.SplitSeq(string(deploy.PlacementPolicy), "\n---\n") {
 		want := &unstructured.Unstructured{}

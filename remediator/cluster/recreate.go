@@ -27,7 +27,6 @@ const (
 type RecreateOptions struct {
 	Incident     string
 	FastReplace  bool                             // as the policy allows it
-	Nudge        bool                             // as in ReplaceOptions
 	GraceSeconds int64                            // default 1
 	Force        func(Member) bool                // pods on lost nodes, which no kubelet will end
 	Intent       func(context.Context, Way) error // called once, before anything is changed
@@ -77,6 +76,25 @@ func (c *Cluster) RecreateGang(ctx context.Context, g Gang, o RecreateOptions) (
 		return done, fmt.Errorf("%s: %w", op, err)
 	}
 	return done, nil
+}
+
+// MayRecreate asks, as MayReplace does, about every pod that RecreateGang would evict. A suspension evicts none: the Job controller, which
+// asks no budget, deletes them.
+func (c *Cluster) MayRecreate(ctx context.Context, g Gang, o RecreateOptions) error {
+	var pods []Member
+	switch g.way(o) {
+	case ByFastReplace:
+		pods = g.Members
+	case ByRestart:
+		pods = g.Members[:min(1, len(g.Members))]
+	}
+	for _, m := range pods {
+		force := o.Force != nil && o.Force(m)
+		if err := c.MayReplace(ctx, m, ReplaceOptions{Incident: o.Incident, GraceSeconds: o.GraceSeconds, Force: force}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (g Gang) way(o RecreateOptions) Way {
@@ -141,15 +159,6 @@ func (c *Cluster) replaceAll(ctx context.Context, pods []Member, o RecreateOptio
 		})
 	}
 	wait.Wait()
-	if o.Nudge && len(done.Outcomes) > 0 {
-		owners := map[string]bool{}
-		for _, m := range pods {
-			if !owners[m.OwnerUID] {
-				owners[m.OwnerUID] = true
-				c.nudge(ctx, m, o.Incident)
-			}
-		}
-	}
 	return errors.Join(errs...)
 }
 

@@ -20,10 +20,7 @@ type ReplaceOptions struct {
 	Incident string
 	// FastReplace lifts the Job controller's finalizer first, so that it makes the replacement at once instead of after its back-off
 	// (10 s, doubling), and counts no failure.
-	FastReplace bool
-	// Nudge, with FastReplace, makes the Job controller act at once instead of within a second, by touching the Job's spec and putting
-	// it back, see nudge.
-	Nudge        bool
+	FastReplace  bool
 	GraceSeconds int64 // given to the pod to end; 0 means 1, except with Force
 	// Force deletes without asking the kubelet, for a node that is lost. Budgets are not asked: the pod is disrupted already.
 	Force bool
@@ -71,12 +68,37 @@ func (c *Cluster) ReplacePod(ctx context.Context, m Member, o ReplaceOptions) (O
 		if errors.Is(err, errAgain) {
 			continue
 		}
-		if outcome == Evicted && o.FastReplace && o.Nudge {
-			c.nudge(ctx, m, o.Incident)
-		}
 		return outcome, err
 	}
 	return "", r.undo(ctx, ErrConflict)
+}
+
+// MayReplace asks whether a member's pod could be evicted now, by an eviction that is a dry run, and changes nothing. ErrBudget: a
+// PodDisruptionBudget forbids it, and the error says which. A pod that has gone, is going, or is to be deleted by force needs nobody's leave.
+func (c *Cluster) MayReplace(ctx context.Context, m Member, o ReplaceOptions) error {
+	if o.Force {
+		return nil
+	}
+	r := &replacement{Cluster: c, m: m, o: o, op: "ask whether pod " + m.String() + " may be evicted"}
+	for range podTries {
+		pod, err := r.getPod(ctx, m.Namespace, m.Pod)
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return wrap(r.op, err)
+		case string(pod.UID) != m.PodUID || pod.DeletionTimestamp != nil || ended(pod):
+			return nil
+		}
+		err = r.evict(ctx, pod, true)
+		switch {
+		case err == nil, apierrors.IsNotFound(err):
+			return nil
+		case !apierrors.IsConflict(err):
+			return wrap(r.op, r.refusal(err))
+		}
+	}
+	return fmt.Errorf("%s: %w", r.op, ErrConflict)
 }
 
 // errAgain says that the pod changed between reading and writing.
@@ -191,9 +213,12 @@ func (r *replacement) undo(ctx context.Context, why error) error {
 	return wrap(r.op, why)
 }
 
-// refusal files what the eviction API says under its outcome.
+// refusal files what the eviction API says under its outcome. Which budget refused stands among the causes alone.
 func (r *replacement) refusal(err error) error {
-	if apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) || strings.Contains(err.Error(), "more than one PodDisruptionBudget") {
+	if cause, ok := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause); ok {
+		return fmt.Errorf("%w: namespace %s: %s: %w", ErrBudget, r.m.Namespace, cause.Message, err)
+	}
+	if strings.Contains(err.Error(), "more than one PodDisruptionBudget") {
 		return fmt.Errorf("%w: %w", ErrBudget, err)
 	}
 	return err

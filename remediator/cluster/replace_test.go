@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"context"
 	"errors"
-	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -97,30 +95,6 @@ func TestAStaleUIDIsNeverEvicted(t *testing.T) {
 	}
 }
 
-func TestANudgeLeavesTheJobsSpecAsItWas(t *testing.T) {
-	s := kube(t)
-	var w writes
-	c := start(t, asRemediator(s), cluster.Options{Audit: w.hook})
-	for name, limit := range map[string]int32{"usual": 6, "highest": math.MaxInt32} {
-		job, g := gang(t, s, c, 1, func(j *batchv1.Job) { j.Name += name; j.Spec.BackoffLimit = &limit })
-		o := fast
-		o.Nudge = true
-		if out, err := c.ReplacePod(within(t), g.Members[0], o); err != nil || out != cluster.Evicted {
-			t.Fatalf("%s, %v", out, err)
-		}
-		if _, err := c.AwaitReplacement(within(t), g, 0, cluster.Created, g.Members[0].PodUID); err != nil {
-			t.Fatal(err)
-		}
-		j, err := s.Client().BatchV1().Jobs("default").Get(t.Context(), job.Name, metav1.GetOptions{})
-		if err != nil || *j.Spec.BackoffLimit != limit || j.Status.Failed != 0 {
-			t.Errorf("%s: limit %d, %d failures, %v", name, *j.Spec.BackoffLimit, j.Status.Failed, err)
-		}
-	}
-	if n := w.accepted("patch", "Job"); n != 4 {
-		t.Errorf("%d patches of Jobs, want 4", n)
-	}
-}
-
 // guard forbids any disruption of a gang, and returns when the API server acts by it.
 func guard(t *testing.T, s *sandbox.Sandbox, job string) {
 	t.Helper()
@@ -155,6 +129,35 @@ func TestABudgetIsAskedBeforeAnythingIsChanged(t *testing.T) {
 	}
 	if _, err := c.ReplacePod(within(t), g.Members[0], cluster.ReplaceOptions{Incident: "inc-1"}); !errors.Is(err, cluster.ErrBudget) {
 		t.Errorf("without fastReplace: %v", err)
+	}
+}
+
+func TestAskingWhetherAPodMayBeEvictedChangesNothingAndNamesTheBudget(t *testing.T) {
+	s := kube(t)
+	var w writes
+	c := start(t, asRemediator(s), cluster.Options{Audit: w.hook})
+	job, g := gang(t, s, c, 2)
+	all := cluster.RecreateOptions{Incident: "inc-1", FastReplace: true}
+	if err := errors.Join(c.MayReplace(within(t), g.Members[0], fast), c.MayRecreate(within(t), g, all)); err != nil {
+		t.Fatal(err)
+	}
+	guard(t, s, job.Name)
+	for what, err := range map[string]error{"a pod": c.MayReplace(within(t), g.Members[0], fast), "a gang": c.MayRecreate(within(t), g, all)} {
+		if !errors.Is(err, cluster.ErrBudget) || !strings.Contains(err.Error(), "The disruption budget "+job.Name+" needs 100 healthy pods") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	forced, stale := fast, g.Members[0]
+	forced.Force, stale.PodUID = true, "another"
+	if err := errors.Join(c.MayReplace(within(t), g.Members[0], forced), c.MayReplace(within(t), stale, fast),
+		c.MayRecreate(within(t), g, cluster.RecreateOptions{Incident: "inc-1"})); err != nil {
+		t.Errorf("nobody's leave is needed: %v", err)
+	}
+	for _, m := range g.Members {
+		intact(t, s, m)
+	}
+	if n := w.sent("patch", "Pod"); n > 0 {
+		t.Errorf("%d patches", n)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew/pitcrew/remediator/cluster"
@@ -186,37 +185,5 @@ func TestTheRemediatorsOwnRightsAreEnoughToSeeThatThePolicyIsInForce(t *testing.
 	}
 	if n := w.sent("apply", "MutatingAdmissionPolicy"); n > 0 {
 		t.Error("it was applied again though it was there")
-	}
-}
-
-func TestAGatedPodWaitsForItsNode(t *testing.T) {
-	s := kube(t)
-	clean(t, s)
-	c := start(t, asRemediator(s), cluster.Options{})
-	job := submit(t, s, 1, func(j *batchv1.Job) {
-		j.Spec.Template.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: cluster.GatePlacement}, {Name: "other.example/gate"}}
-	})
-	g, err := c.Gang(within(t), job)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := c.AwaitReplacement(within(t), g, 0, cluster.Created)
-	if err != nil || !m.Gated {
-		t.Fatalf("%+v, %v", m, err)
-	}
-	patchNode(t, s, "b2", `{"spec":{"taints":[{"key":"pitcrew.dev/reserved","value":"inc-1","effect":"NoSchedule"}]}}`)
-	for range 2 {
-		if err := c.LiftGate(within(t), m, "b2", "inc-1"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if p := pod(t, s, m); len(p.Spec.SchedulingGates) != 1 || p.Spec.SchedulingGates[0].Name != "other.example/gate" {
-		t.Errorf("gates: %+v", p.Spec.SchedulingGates)
-	}
-	if _, err := s.Client().CoreV1().Pods(m.Namespace).Patch(t.Context(), m.Pod, "application/merge-patch+json", []byte(`{"spec":{"schedulingGates":[]}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if m, err = c.AwaitReplacement(within(t), g, 0, cluster.Running); err != nil || m.Node != "b2" {
-		t.Errorf("%+v, %v", m, err)
 	}
 }

@@ -138,9 +138,27 @@ func (w *world) Release(context.Context, string) error {
 	return nil
 }
 
+func (w *world) MayReplace(_ context.Context, _ cluster.Member, o cluster.ReplaceOptions) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.asked++; w.budget == nil || o.Force {
+		return nil
+	}
+	return w.budget()
+}
+
+func (w *world) MayRecreate(ctx context.Context, g cluster.Gang, _ cluster.RecreateOptions) error {
+	return w.MayReplace(ctx, g.Members[0], cluster.ReplaceOptions{})
+}
+
 func (w *world) ReplacePod(_ context.Context, m cluster.Member, o cluster.ReplaceOptions) (cluster.Outcome, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.budget != nil && !o.Force {
+		if err := w.budget(); err != nil {
+			return "", err
+		}
+	}
 	verb := "evict "
 	if o.Force {
 		verb = "force "

@@ -45,7 +45,9 @@ type world struct {
 	steered     bool                // replacements go where they are reserved
 	bindsIn     time.Duration       // from eviction to a node
 	recreateErr error
-	mute        bool // no rank carries the hook
+	asked       int          // whether a pod may be evicted
+	budget      func() error // what a PodDisruptionBudget says to an eviction
+	mute        bool         // no rank carries the hook
 }
 
 type node struct {

@@ -7,15 +7,16 @@ const (
 	waitApproval = "a person's yes: "
 	waitGuard    = "guard "
 	waitNode     = "no equivalent node is free"
+	waitBudget   = "a PodDisruptionBudget forbids it; nothing is stopped: "
 )
 
 // NeedsPerson reports whether nothing goes on, or nothing did, without a person: an approval, a guard that holds an incident back, no
-// node to go to, a refusal, tries that are used up, a policy that only observes.
+// node to go to, a budget that forbids the eviction, a refusal, tries that are used up, a policy that only observes.
 func (i *Incident) NeedsPerson() bool {
 	if i.State == Closed {
 		return i.Outcome == Failed || i.Outcome == Refused || i.Outcome == Observed
 	}
-	for _, begins := range []string{waitApproval, waitGuard, waitNode} {
+	for _, begins := range []string{waitApproval, waitGuard, waitNode, waitBudget} {
 		if strings.HasPrefix(i.Waiting, begins) {
 			return true
 		}

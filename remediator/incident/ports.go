@@ -28,6 +28,8 @@ type Cluster interface {
 	Reserve(ctx context.Context, r cluster.Reservation) error
 	WaitReservationSeen(ctx context.Context, r cluster.Reservation) error
 	Release(ctx context.Context, incident string) error
+	MayReplace(ctx context.Context, m cluster.Member, o cluster.ReplaceOptions) error
+	MayRecreate(ctx context.Context, g cluster.Gang, o cluster.RecreateOptions) error
 	ReplacePod(ctx context.Context, m cluster.Member, o cluster.ReplaceOptions) (cluster.Outcome, error)
 	RecreateGang(ctx context.Context, g cluster.Gang, o cluster.RecreateOptions) (cluster.Recreation, error)
 	DeleteByUID(ctx context.Context, m cluster.Member, incident string, graceSeconds int64) error

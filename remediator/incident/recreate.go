@@ -28,9 +28,7 @@ func (d *driver) recreate(ctx context.Context, g *cluster.Gang, i Incident) erro
 	rest := *g
 	rest.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m cluster.Member) bool { return !meant[m.PodUID] })
 	if len(rest.Members) > 0 || g.Suspended { // suspended by this very step, before a crash: to be resumed
-		o := cluster.RecreateOptions{Incident: i.ID, FastReplace: i.Plan.FastReplace, GraceSeconds: evictGrace,
-			Force: func(m cluster.Member) bool { return d.unreachable(ctx, d.snapshot(), m.Node) }}
-		done, err := d.e.Cluster.RecreateGang(ctx, rest, o)
+		done, err := d.e.Cluster.RecreateGang(ctx, rest, d.recreation(ctx, i))
 		if errors.Is(err, cluster.ErrUnsupported) {
 			return d.closes(ctx, Failed, err.Error())
 		}
@@ -68,6 +66,12 @@ func (d *driver) recreate(ctx context.Context, g *cluster.Gang, i Incident) erro
 		return err
 	}
 	return d.to(ctx, Restarted, fmt.Sprintf("all %d pods replaced", g.Size), func(i *Incident) { i.Restarts++ })
+}
+
+// recreation is how a gang is made to begin anew.
+func (d *driver) recreation(ctx context.Context, i Incident) cluster.RecreateOptions {
+	return cluster.RecreateOptions{Incident: i.ID, FastReplace: i.Plan.FastReplace, GraceSeconds: evictGrace,
+		Force: func(m cluster.Member) bool { return d.unreachable(ctx, d.snapshot(), m.Node) }}
 }
 
 // allMoves has one move for each index, also for one whose pod is not there just now.

@@ -36,6 +36,12 @@ func (d *driver) restart(ctx context.Context) error {
 		d.letGo(ctx, i)
 		return d.again(ctx, why, 0)
 	}
+	if err := d.leave(ctx, g, i); errors.Is(err, cluster.ErrBudget) {
+		d.letGo(ctx, i)
+		return d.again(ctx, waitBudget+err.Error(), 0)
+	} else if err != nil {
+		return err
+	}
 	if i.Path != launcherPath {
 		return d.recreate(ctx, g, i)
 	}
@@ -62,10 +68,13 @@ func (d *driver) restart(ctx context.Context) error {
 // errBroken says that an attempt cannot come about any more, whatever is waited for.
 var errBroken = errors.New("the attempt cannot be completed")
 
+// tag names a restart of an incident, so that after a crash the attempt that it began is known as its own.
+func (i *Incident) tag() string { return fmt.Sprintf("%s/%d.%d", i.ID, i.Round, i.Restarts) }
+
 // beginAttempt writes the record that the agents reconcile their launchers with. Written before any pod is touched, it fences
 // the older attempt: its workers are ended, a late one cannot come back.
 func (d *driver) beginAttempt(ctx context.Context, g *cluster.Gang, i Incident) (int, error) {
-	tag := fmt.Sprintf("%s/%d.%d", i.ID, i.Round, i.Restarts)
+	tag := i.tag()
 	for {
 		a, rev, err := d.e.Attempts.Get(ctx, g.Job.UID)
 		if err != nil && !errors.Is(err, bus.ErrNotFound) {
@@ -140,16 +149,20 @@ func (d *driver) remove(ctx context.Context, g *cluster.Gang, i Incident) error 
 		if mv.OldUID == "" || m.PodUID != mv.OldUID || ended(m) {
 			continue
 		}
-		force := d.unreachable(ctx, i, m.Node)
-		if m.Deleting && !force {
+		o := d.replacing(ctx, i, m)
+		if m.Deleting && !o.Force {
 			continue
 		}
-		o := cluster.ReplaceOptions{FastReplace: i.Plan.FastReplace, GraceSeconds: evictGrace, Incident: i.ID, Force: force}
 		if _, err := d.e.Cluster.ReplacePod(ctx, m, o); err != nil && !errors.Is(err, cluster.ErrStale) && !errors.Is(err, cluster.ErrFinished) {
 			return err
 		}
 	}
 	return nil
+}
+
+// replacing is how a pod is made to go.
+func (d *driver) replacing(ctx context.Context, i Incident, m cluster.Member) cluster.ReplaceOptions {
+	return cluster.ReplaceOptions{FastReplace: i.Plan.FastReplace, GraceSeconds: evictGrace, Incident: i.ID, Force: d.unreachable(ctx, i, m.Node)}
 }
 
 // probeWithin bounds the wait for a kubelet that may be behind a cut cable.

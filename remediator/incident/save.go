@@ -25,6 +25,11 @@ func (d *driver) checkpoint(ctx context.Context) error {
 		if ok, err := d.waitForNode(ctx); !ok || err != nil {
 			return err
 		}
+	}
+	if i.Plan.Restart {
+		if ok, err := d.waitForLeave(ctx); !ok || err != nil {
+			return err
+		}
 		i = d.snapshot()
 	}
 	g, ok, err := d.gang(ctx)

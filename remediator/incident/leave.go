@@ -1,0 +1,53 @@
+package incident
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+)
+
+// askEvery is how often the API server is asked again whether it would evict.
+const askEvery = 5 * time.Second
+
+// leave asks whether the pods that are to go may be evicted, by a dry run of each eviction. Once something was done there is nothing to
+// ask: a job that is half down is brought back, however long a budget takes.
+func (d *driver) leave(ctx context.Context, g *cluster.Gang, i Incident) error {
+	if i.Path != launcherPath {
+		if g.Suspended || slices.ContainsFunc(i.Moves, func(mv Move) bool { return mv.OldUID != "" && g.Member(mv.Index).PodUID != mv.OldUID }) {
+			return nil
+		}
+		return d.e.Cluster.MayRecreate(ctx, *g, d.recreation(ctx, i))
+	}
+	if a, err := d.attempt(ctx, g); err != nil || a.Incident == i.tag() {
+		return err
+	}
+	for _, mv := range i.Moves {
+		m := g.Member(mv.Index)
+		if mv.OldUID == "" || m.PodUID != mv.OldUID || m.Deleting || ended(m) {
+			continue
+		}
+		if err := d.e.Cluster.MayReplace(ctx, m, d.replacing(ctx, i, m)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitForLeave holds the incident, before ranks are made to save, until no budget stands against the move. It is not when it has closed.
+func (d *driver) waitForLeave(ctx context.Context) (bool, error) {
+	err := d.until(ctx, waitForever, askEvery, func() (bool, error) {
+		g, ok, err := d.gang(ctx)
+		if err != nil || !ok {
+			return !ok, err
+		}
+		err = d.leave(ctx, g, d.snapshot())
+		if errors.Is(err, cluster.ErrBudget) {
+			return false, d.waits(ctx, waitBudget, err.Error())
+		}
+		return true, err
+	})
+	return err == nil && d.now.Load().Open(), err
+}

@@ -1,0 +1,92 @@
+package incident
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+)
+
+var errBudget = fmt.Errorf("%w: namespace ml: The disruption budget train needs 2 healthy pods and has 2 currently", cluster.ErrBudget)
+
+func (s *stage) forbid(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.budget = nil
+	if on {
+		s.budget = func() error { return errBudget }
+	}
+}
+
+func TestARefusalByADisruptionBudgetCostsTheJobNothing(t *testing.T) {
+	for _, path := range []string{launcherPath, recreatePath} {
+		for _, from := range []State{Detected, Checkpointed, Placed} { // when the budget comes to forbid it
+			t.Run(path+"/"+string(from), func(t *testing.T) {
+				on(t, func(s *stage) {
+					s.gangs["job-train"].Launcher = path == launcherPath
+					if from == Detected {
+						s.forbid(true)
+					}
+					s.e.Stepped = func(i *Incident) {
+						if i.State == from && i.Round == 1 {
+							s.forbid(true)
+						}
+					}
+					s.says(at("gpu/row-remap", "n1"))
+					time.Sleep(10 * time.Minute)
+					i := s.only()
+					if !i.Open() || !i.NeedsPerson() || !strings.Contains(i.Waiting, "namespace ml: The disruption budget train needs 2 healthy pods") {
+						t.Fatalf("%s, waiting %q", i.State, i.Waiting)
+					}
+					s.mu.Lock()
+					if len(s.attempts.values) > 0 || len(s.holding) > 0 || s.gangs["job-train"].Member(0).Node != "n1" || s.asked > 200 || len(i.Notes) > 40 {
+						t.Errorf("attempts %v, holding %v, members %+v, asked %d times, %d notes", s.attempts.values, s.holding, s.gangs["job-train"].Members, s.asked, len(i.Notes))
+					}
+					s.mu.Unlock()
+					s.forbid(false)
+					i = s.closes(time.Minute, Recovered)
+					s.wantOnce()
+					if *i.LostSteps != 0 || i.Restarts != 1 {
+						t.Errorf("%d steps lost, %d restarts", *i.LostSteps, i.Restarts)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Between the dry run and the eviction a budget can still change its mind. The attempt is begun then, and is finished when it may be.
+func TestABudgetThatForbidsItAfterAllIsWaitedForAndAskedNoMore(t *testing.T) {
+	on(t, func(s *stage) {
+		s.attempts.stored = func(job string) {
+			delete(s.holding, job)
+			s.budget = func() error { return errBudget }
+			s.attempts.stored = nil
+		}
+		s.says(at("gpu/row-remap", "n1"))
+		time.Sleep(time.Minute)
+		if i := s.only(); i.State != Placed || i.Round != 1 || !strings.Contains(i.Waiting, "The disruption budget train") {
+			t.Fatalf("%s, round %d, waiting %q", i.State, i.Round, i.Waiting)
+		}
+		s.forbid(false)
+		if i := s.closes(time.Minute, Recovered); i.Restarts != 1 || i.Attempt != 1 {
+			t.Errorf("%d restarts, attempt %d", i.Restarts, i.Attempt)
+		}
+	})
+}
+
+func TestAPodOnALostNodeNeedsNobodysLeave(t *testing.T) {
+	on(t, func(s *stage) {
+		s.forbid(true)
+		s.mu.Lock()
+		s.kubelets["n1"] = cluster.ErrSilent
+		s.mu.Unlock()
+		s.says(at("node/lost", "n1"))
+		s.closes(2*time.Minute, Recovered)
+		if s.count("force train-0-1") != 1 {
+			t.Errorf("did %q", s.did)
+		}
+	})
+}
