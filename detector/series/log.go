@@ -9,7 +9,7 @@ func ln(x float64) float64 {
 	b := math.Float64bits(x)
 	c := &lnTable[b>>(52-lnBits)&(1<<lnBits-1)]
 	r := math.Float64frombits(b&(1<<52-1)|1023<<52)*c.inverse - 1
-	return float64(int(b>>52))*math.Ln2 + c.log + r*(1-r*(0.5-r*(1.0/3)))
+	return float64(int(b>>52))*math.Ln2 + c.log + r - r*r*(0.5-r*(1.0/3))
 }
 
 const (

@@ -55,14 +55,13 @@ func (e *Engine) training(id ID, s *state, x *Sample, v, dt float64, out *Verdic
 	if k == 0 && !guard {
 		s.keep(y)
 	}
-	raw, unit, scale := y-float64(s.loc[k]), 1.0, float32(0)
+	raw, unit, scale := y-(float64(s.loc[k])+float64(s.side())), 1.0, float32(0)
 	if s.is(flagRatio) {
 		scale = s.relative(k, v)
 	} else {
 		scale, unit = s.units(k)
-		raw /= unit
+		raw = (y-float64(s.loc[k]))/unit - float64(s.side())
 	}
-	raw -= float64(s.side())
 	r := float32(raw)
 	if abs32(r) > leanEach {
 		s.lean(r)
