@@ -108,7 +108,7 @@ func (g *gateway) run(r *TrainingRun, ms []float64) (out account) {
 			}
 			for _, x := range found {
 				switch {
-				case !x.Active:
+				case !x.Active || x.ConditionOnly: // what stands is told again to those who list it
 				case x.Event.Data.Cause.Kind == "class":
 					out.classes++
 				default:
@@ -120,7 +120,7 @@ func (g *gateway) run(r *TrainingRun, ms []float64) (out account) {
 	}
 	g.now = g.now.Add(time.Hour)
 	for _, x := range g.e.Tick(g.now) {
-		if x.Active {
+		if x.Active && !x.ConditionOnly {
 			out.classes++
 		}
 	}
