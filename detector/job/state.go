@@ -12,7 +12,7 @@ import (
 
 const (
 	snapshotMagic   = "PCJOBS\x00\x00"
-	snapshotVersion = 2
+	snapshotVersion = 3
 	maxSnapshot     = 64 << 20 // bytes; attempts heard of least recently are left out beyond
 	maxLabel        = 253      // bytes of a name of Kubernetes
 	most            = 1 << 50  // of what is counted in rounds

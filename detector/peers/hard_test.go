@@ -300,7 +300,7 @@ func TestTheLoadOfAMemberIsNotItsFault(t *testing.T) {
 			v[9] *= 1.3
 		}
 		f := named(g.RoundLoad(int64(r), v, load))
-		if len(f) > 0 && (r < 300 || r > 306 || !slices.Equal(f, []int{9})) || r == 399 && !g.m[9].open {
+		if len(f) > 0 && (r < 300 || r > 306 || !slices.Equal(f, []int{9})) || r == 399 && !g.of[9].open {
 			t.Errorf("round %d: %v", r, f)
 		}
 	}

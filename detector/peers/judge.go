@@ -37,8 +37,8 @@ func (g *Group) bases() {
 		j.sorted = j.sorted[:0]
 		variance := 0.0
 		for i := range g.m {
-			if m := &g.m[i]; !math.IsNaN(m.y) && m.window.n >= l {
-				j.sorted = append(j.sorted, m.window.sum[k]/float64(l))
+			if m := &g.m[i]; m.marks&none == 0 && int(m.heard) >= l {
+				j.sorted = append(j.sorted, g.runs.mean(i, k))
 				variance += g.noise.variance(m, k)
 			}
 		}
@@ -60,13 +60,14 @@ type evidence struct {
 	opens         bool
 }
 
-func (g *Group) evidence(m *member) (e evidence) {
+func (g *Group) evidence(i int) (e evidence) {
+	m := &g.m[i]
 	e.window = -1
 	for k, l := range lengths {
-		if m.window.n < l {
+		if int(m.heard) < l {
 			continue
 		}
-		change := m.window.sum[k]/float64(l) - g.judging.base[k]
+		change := g.runs.mean(i, k) - g.judging.base[k]
 		score := change / math.Sqrt(g.noise.variance(m, k))
 		if change < floors[k]/2 || score <= e.score {
 			continue
@@ -84,34 +85,36 @@ func (g *Group) judge(t int64, v []float64, have int, job bool) (abstains bool) 
 	g.bases()
 	changed := 0
 	for i := range g.m {
-		m := &g.m[i]
-		if math.IsNaN(m.y) {
+		m, of := &g.m[i], &g.of[i]
+		if m.marks&none != 0 {
 			continue
 		}
-		e := g.evidence(m)
-		if m.suspect = e.score >= suspectScore; !m.suspect {
-			g.noise.episode(m)
+		e := g.evidence(i)
+		if e.score < suspectScore {
+			g.noise.episode(of)
 		}
-		if m.suspect || m.open {
+		m.marks &^= suspect
+		if e.score >= suspectScore || of.open {
+			m.marks |= suspect
 			changed++
 		}
 	}
 	abstains = float64(changed) > abstainFrom*float64(have)
 	for i := range g.m {
-		m := &g.m[i]
-		if math.IsNaN(m.y) {
+		m, of := &g.m[i], &g.of[i]
+		if m.marks&none != 0 {
 			continue
 		}
-		e := g.evidence(m)
+		e := g.evidence(i)
 		switch {
-		case m.blind:
-		case m.open:
+		case m.marks&blind != 0:
+		case of.open:
 			g.ending(t, i, v[i], have)
 		case e.opens && !job && !abstains:
-			m.open, m.good, m.opened = true, 0, e.change
-			m.onset = g.onset(m, e)
+			of.open, of.good, of.opened = true, 0, e.change
+			of.onset = g.onset(i, e)
 			g.open++
-			m.peak = [windows]float64{}
+			of.peak = [windows]float64{}
 			g.out = append(g.out, g.slow(i, v[i], have, e.change, e.score))
 		}
 	}
@@ -120,38 +123,39 @@ func (g *Group) judge(t int64, v []float64, have int, job bool) (abstains bool) 
 
 // onset is the round from which on the sum of what exceeds half of the change is largest: the likeliest start of a step of that
 // height.
-func (g *Group) onset(m *member, e evidence) int64 {
+func (g *Group) onset(i int, e evidence) int64 {
 	sum, best, at := 0.0, math.Inf(-1), 0
-	for i := range min(m.window.n, history, g.rounds) {
-		sum += m.window.back(i) - g.judging.base[e.window] - e.change/2
+	for ago := range min(int(g.m[i].heard), history-1, g.rounds) {
+		sum += g.runs.distance(i, ago) - g.judging.base[e.window] - e.change/2
 		if sum > best {
-			best, at = sum, i
+			best, at = sum, ago
 		}
 	}
 	return g.times[(g.rounds-at)%history]
 }
 
 func (g *Group) ending(t int64, i int, v float64, have int) {
-	m := &g.m[i]
-	now := m.window.sum[0]/float64(lengths[0]) - g.judging.base[0]
-	if now >= m.opened/2 {
-		m.good = 0
+	m, of := &g.m[i], &g.of[i]
+	now := g.runs.mean(i, 0) - g.judging.base[0]
+	if now >= of.opened/2 {
+		of.good = 0
 		return
 	}
-	if m.good++; m.good < closeRounds {
+	if of.good++; of.good < closeRounds {
 		return
 	}
-	m.open, m.suspect = false, false
+	of.open = false
+	m.marks, m.heard = m.marks&^suspect|young, 0
 	g.open--
 	f := g.slow(i, v, have, now, now/math.Sqrt(g.noise.variance(m, 0)))
 	f.Ended = t
-	m.window = window{} // what ended is no evidence of the next
+	g.runs.begin(i) // what ended is no evidence of the next
 	g.out = append(g.out, f)
 }
 
 func (g *Group) slow(i int, v float64, have int, change, score float64) Finding {
-	m := &g.m[i]
-	return Finding{What: Slow, Member: i, Onset: m.onset, Value: v, Peers: math.Exp(m.y - m.d - m.believed - m.explained), Count: have - 1, Ratio: math.Exp(change), Score: score}
+	m, of := &g.m[i], &g.of[i]
+	return Finding{What: Slow, Member: i, Onset: of.onset, Value: v, Peers: math.Exp((g.y[i] - m.d - m.offset>>finer + m.rest - of.explained).float()), Count: have - 1, Ratio: math.Exp(change), Score: score}
 }
 
 // level is the role's own: when most of it moves, no member does so against the others.
@@ -173,7 +177,7 @@ func (l *level) forget() {
 
 // judge says whether most of the role is above its level, and tells when that has lasted.
 func (l *level) judge(g *Group, t int64) bool {
-	now := g.middle.mid
+	now := g.middle.mid.float()
 	up := false
 	if l.rounds >= learnRounds {
 		rise := now - l.mean
@@ -181,9 +185,9 @@ func (l *level) judge(g *Group, t int64) bool {
 			with := 0
 			n := 0
 			for i := range g.m {
-				if m := &g.m[i]; !math.IsNaN(m.y) {
+				if m := &g.m[i]; m.marks&none == 0 {
 					n++
-					if m.d+rise > rise/2 {
+					if m.d.float()+rise > rise/2 {
 						with++
 					}
 				}
@@ -227,5 +231,6 @@ func (l *level) judge(g *Group, t int64) bool {
 }
 
 func (l *level) finding(g *Group, ended int64) Finding {
-	return Finding{What: Job, Member: -1, Onset: l.since, Ended: ended, Value: math.Exp(g.middle.mid), Count: len(g.m), Ratio: math.Exp(g.middle.mid - l.mean)}
+	mid := g.middle.mid.float()
+	return Finding{What: Job, Member: -1, Onset: l.since, Ended: ended, Value: math.Exp(mid), Count: len(g.m), Ratio: math.Exp(mid - l.mean)}
 }

@@ -11,7 +11,7 @@ const (
 
 // load is how the members' times follow what they were given to do: one slope for the role, by least squares with a half-life.
 type load struct {
-	x      []float64 // distance of each member's load from the middle of them; NaN: unknown
+	x      []fixed // distance of each member's load from the middle of them; missing: unknown
 	scale  float64
 	rounds int // behind the scale
 	xx, xy float64
@@ -20,36 +20,36 @@ type load struct {
 }
 
 // take reads the loads of a round. It is false where a role that has loads lacks them.
-func (l *load) take(m []member, given []float64, scratch *[]float64) bool {
+func (l *load) take(y []fixed, given []float64, scratch []fixed) bool {
 	if given == nil {
 		return !l.given
 	}
 	l.given = true
-	s := (*scratch)[:0]
-	for i, v := range given {
-		l.x[i] = math.NaN()
-		if v > 0 && !math.IsInf(v, 0) && !math.IsNaN(m[i].y) {
-			l.x[i] = math.Log(v)
-			s = append(s, l.x[i])
+	logarithms(l.x, given)
+	s := scratch[:0]
+	for i, x := range l.x {
+		if y[i] == missing {
+			l.x[i] = missing
+		} else if x != missing {
+			s = append(s, x)
 		}
 	}
-	*scratch = s
 	if len(s) < least {
 		return false
 	}
-	mid, sum := middleOf(s).mid, 0.0
-	far := loadClip
+	mid, sum := middleOf(s, s[0]).mid, fixed(0)
+	far := fix(loadClip)
 	if l.rounds > 0 {
-		far = loadFar * l.scale
+		far = fix(loadFar * l.scale)
 	}
 	for i, x := range l.x {
-		if !math.IsNaN(x) {
-			l.x[i] = clip(x-mid, loadClip)
-			sum += math.Abs(clip(x-mid, far))
+		if x != missing {
+			l.x[i] = (x - mid).clip(fix(loadClip))
+			sum += (x - mid).clip(far).magnitude()
 		}
 	}
 	l.rounds++
-	l.scale += rate(l.rounds) * (1.2533*sum/float64(len(s)) - l.scale)
+	l.scale += rate(l.rounds) * (1.2533*sum.float()/float64(len(s)) - l.scale)
 	// A round weighs less by the next.
 	l.xx *= 1 - loadRate
 	l.xy *= 1 - loadRate
@@ -72,4 +72,14 @@ func (l *load) learn(x, d float64) {
 	l.xx += x * x
 	l.xy += x * clip(d, loadClip)
 	l.pairs = min(l.pairs+1, loadPairs)
+}
+
+// learnLoads learns of all that the noise is learnt of.
+func (g *Group) learnLoads() {
+	for i := range g.m {
+		m := &g.m[i]
+		if m.marks&(none|blind|suspect) == 0 && (!g.apart || m.marks&fresh != 0) {
+			g.load.learn(g.load.x[i].float(), (m.d + g.of[i].explained).float())
+		}
+	}
 }

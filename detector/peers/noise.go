@@ -2,65 +2,16 @@ package peers
 
 import (
 	"math"
-	"slices"
 )
 
 const (
-	history  = 32 // rounds that are remembered, a power of two
-	windows  = 4
 	ownMost  = 32 // rounds of its own that a member's noise is worth at most …
 	ownPrior = 16 // … against so many of the role
 	offsetN  = 63 // rounds that an offset of rate 1/32 is worth
 	clipMost = 4  // scales of the role that one round counts at most …
 	clipLow  = 0.4
-	resum    = 1 << 12 // rounds after which sums are taken anew, so that they keep no rest of what came and went
+	clipHigh = 5 // … and what it counts at most, whatever they are: so that a window's sum has 32 bits
 )
-
-// lengths of the windows over which the evidence of a member is summed: the short ones are for large faults, the long ones for
-// small faults under much noise.
-var (
-	lengths = [windows]int{3, 6, 12, 24}
-	shares  = [windows]float64{1. / 3, 1. / 6, 1. / 12, 1. / 24}
-)
-
-// window is a member's last distances and their sums.
-type window struct {
-	n    int // rounds, of which the last are kept
-	sum  [windows]float64
-	last [history]float32
-}
-
-func (w *window) add(d float64) {
-	x := float32(d)
-	n := uint(w.n)
-	if w.n >= history {
-		w.sum[0] += float64(x) - float64(w.last[(n-3)%history])
-		w.sum[1] += float64(x) - float64(w.last[(n-6)%history])
-		w.sum[2] += float64(x) - float64(w.last[(n-12)%history])
-		w.sum[3] += float64(x) - float64(w.last[(n-24)%history])
-	} else {
-		for k, l := range lengths {
-			w.sum[k] += float64(x)
-			if w.n >= l {
-				w.sum[k] -= w.back(l - 1)
-			}
-		}
-	}
-	w.last[n%history] = x
-	w.n++
-	if w.n == resum {
-		w.n = history
-		for k, l := range lengths {
-			w.sum[k] = 0
-			for i := range l {
-				w.sum[k] += w.back(i)
-			}
-		}
-	}
-}
-
-// back is the distance of so many rounds ago.
-func (w *window) back(i int) float64 { return float64(w.last[uint(w.n-1-i)%history]) }
 
 // noise is what the healthy members of a role show.
 type noise struct {
@@ -73,19 +24,27 @@ type noise struct {
 	share  float64 // of an offset that is believed
 }
 
-// believed is a member's constant distance as far as it is believed: few rounds under much noise say little, so it is drawn
-// towards none by the share that chance has in it (James and Stein), unless it stands out by itself.
-func (n *noise) believed(m *member) float64 {
-	if m.offset*m.offset < 9*n.doubt {
-		return m.offset * n.share
+// trust is how far an offset is believed: few rounds under much noise say little, so it is drawn towards none by the share that chance
+// has in it (James and Stein), unless it stands out by itself.
+type trust struct{ far, chance fixed }
+
+func (n *noise) trust() trust {
+	return trust{fix(3*math.Sqrt(n.doubt)) << finer, fix(1 - n.share)}
+}
+
+// rest is what of an offset is not believed.
+func (t *trust) rest(offset fixed) (rest fixed) {
+	if offset.magnitude() < t.far {
+		rest = offset >> finer * t.chance >> unitBits
 	}
-	return m.offset
+	return rest
 }
 
 // variance of the mean of a member's distances over a window.
 func (n *noise) variance(m *member, k int) float64 {
 	own := float64(min(m.rounds, ownMost))
-	s := (own*m.scale*m.scale + ownPrior*n.scale*n.scale) / (own + ownPrior)
+	scale := m.scale.learnt()
+	s := (own*scale*scale + ownPrior*n.scale*n.scale) / (own + ownPrior)
 	s = max(s, scaleFloor*scaleFloor)
 	l := float64(lengths[k])
 	of := s / l
@@ -99,69 +58,89 @@ func (n *noise) variance(m *member, k int) float64 {
 // half as much as opens a finding: the middle of few rounds can be pulled up by the slow, never down, so nothing is missed but for
 // a while.
 func (g *Group) gather() (triggered bool) {
-	n := &g.noise
-	limit := max(clipMost*n.scale, clipLow)
-	lowest, s := slices.Min(floors[:])/2, shares
-	var means, full, most [windows]float64
-	all := 0.0
-	for i := range g.m {
-		m := &g.m[i]
-		if math.IsNaN(m.y) || m.blind || m.rounds < learnRounds {
-			continue
-		}
-		w := &m.window
-		w.add(clip(m.d, limit))
-		apart := m.suspect || m.open
-		triggered = triggered || apart
-		m.suspect = false
-		// What is in a window that is not full yet is taken as less than it is. No loops: this is most of a quiet round's time.
-		a, b, c, d := w.sum[0]*s[0], w.sum[1]*s[1], w.sum[2]*s[2], w.sum[3]*s[3]
-		if math.Abs(a) >= lowest || math.Abs(b) >= lowest || math.Abs(c) >= lowest || math.Abs(d) >= lowest {
-			for k, mean := range [windows]float64{a, b, c, d} {
-				triggered = triggered || math.Abs(mean) >= floors[k]/2 && mean*mean > suspectScore*suspectScore/4*n.variance(m, k)
-			}
-		}
-		switch {
-		case apart:
-			for k, mean := range [windows]float64{a, b, c, d} {
-				m.peak[k] = max(m.peak[k], mean)
-			}
-			continue
-		case w.n >= history:
-			means[0] += math.Abs(a)
-			means[1] += math.Abs(b)
-			means[2] += math.Abs(c)
-			means[3] += math.Abs(d)
-			all++
-		default:
-			for k, mean := range [windows]float64{a, b, c, d} {
-				if w.n >= lengths[k] {
-					means[k] += math.Abs(mean)
-					full[k]++
-				}
-			}
-		}
-		if a > most[0] {
-			most[0] = a
-		}
-		if b > most[1] {
-			most[1] = b
-		}
-		if c > most[2] {
-			most[2] = c
-		}
-		if d > most[3] {
-			most[3] = d
-		}
+	n, now, full := &g.noise, g.runs.back(0), [windows]int{}
+	var before [windows][]int32
+	for k, l := range lengths {
+		before[k], full[k] = g.runs.back(l), len(g.m)
 	}
-	for k := range lengths {
-		if full[k] += all; full[k] > 0 && !g.apart {
-			n.rounds[k]++
-			n.mean[k] += rate(n.rounds[k]) * (1.2533*means[k]/full[k] - n.mean[k])
-			n.tail[k].add(most[k], lengths[k])
+	if g.marked {
+		triggered = g.leaveOut(&before, &full)
+	}
+	far := false
+	for k, row := range before {
+		far = n.take(k, full[k], tally(now, row), g.apart) || far
+	}
+	for i := 0; far && !triggered && i < len(g.m); i++ {
+		for k := range windows {
+			triggered = triggered || n.standsOut(&g.m[i], k, fixed(now[i]-before[k][i]))
 		}
 	}
 	return triggered
+}
+
+// limit is what one round counts at most.
+func (n *noise) limit() fixed { return fix(min(max(clipMost*n.scale, clipLow), clipHigh)) }
+
+// leaveOut makes copies of the rows before, in which there is nothing between then and now for members that are not heard, suspects, and
+// windows that are not full. It says whether there are suspects.
+func (g *Group) leaveOut(before *[windows][]int32, full *[windows]int) (suspects bool) {
+	now := g.runs.back(0)
+	for k, l := range lengths {
+		copy(g.before[k], before[k])
+		before[k] = g.before[k]
+		for i := range g.m {
+			m, of := &g.m[i], &g.of[i]
+			switch {
+			case m.marks&unheard != 0:
+			case m.marks&suspect != 0:
+				suspects = true
+				of.peak[k] = max(of.peak[k], g.runs.mean(i, k))
+			case int(m.heard) >= l:
+				continue
+			}
+			full[k]--
+			before[k][i] = now[i]
+		}
+	}
+	return suspects
+}
+
+// tallied are the sums of all members over windows of one length.
+type tallied struct {
+	magnitudes  fixed // together
+	most, least int32 // 0 at least, 0 at most
+}
+
+// tally takes the sums from one row to a later one. This and the loops of distances and learnSettled are a quiet round's time: they call
+// nothing, hold little at once, and take no branch that depends on a value.
+//
+//go:noinline
+func tally(now, before []int32) (t tallied) {
+	before = before[:len(now)]
+	for i, x := range now {
+		x -= before[i]
+		t.most, t.least = max(t.most, x), min(t.least, x)
+		sign := x >> 31
+		t.magnitudes += fixed(uint32(x^sign) - uint32(sign))
+	}
+	return t
+}
+
+// take learns what the means of so many members show, unless the role is apart, and says whether one is far enough to be looked at.
+func (n *noise) take(k, full int, all tallied, apart bool) (far bool) {
+	l := float64(lengths[k])
+	if full > 0 && !apart {
+		n.rounds[k]++
+		n.mean[k] += rate(n.rounds[k]) * (1.2533*all.magnitudes.float()/(l*float64(full)) - n.mean[k])
+		n.tail[k].add(fixed(all.most).float()/l, lengths[k])
+	}
+	return fixed(max(all.most, -all.least)).float() >= floors[k]/2*l
+}
+
+// standsOut says whether a member's mean over a window is half of what opens a finding.
+func (n *noise) standsOut(m *member, k int, sum fixed) bool {
+	mean := sum.float() / float64(lengths[k])
+	return math.Abs(mean) >= floors[k]/2 && mean*mean > suspectScore*suspectScore/4*n.variance(m, k)
 }
 
 // clip keeps x within limit of zero.
@@ -183,44 +162,116 @@ func rate(n int) float64 {
 	return 1 / float64(n)
 }
 
+// part of x is that of the rate.
+func part(x fixed, n int) fixed {
+	if n >= 1/learnRate {
+		return x >> slowest
+	}
+	return x / fixed(n)
+}
+
 // learn takes the round into the offsets and the noise; what is judged slow is not learnt, and nothing while much of the role is
 // apart.
 func (g *Group) learn() {
-	n := &g.noise
-	sum, squares, members, rounds := 0.0, 0.0, 0, 0
-	wide := max(clipMost*n.scale, clipLow)
-	for i := range g.m {
-		m := &g.m[i]
-		if math.IsNaN(m.y) || m.blind || m.suspect || m.open || g.apart && m.rounds >= learnRounds {
-			continue
-		}
-		if g.load.given {
-			g.load.learn(g.load.x[i], m.d+m.explained)
-		}
-		limit := wide
-		if m.rounds >= learnRounds {
-			if limit = 3 * m.scale; limit < 3*scaleFloor {
-				limit = 3 * scaleFloor
-			}
-		}
-		d := clip(m.d+m.believed-m.offset, limit) // beyond the offset as it was measured
-		if m.rounds > 0 {
-			m.scale += rate(m.rounds) * (1.2533*math.Abs(d) - m.scale)
-		}
-		m.rounds++
-		m.offset += rate(m.rounds) * d
-		sum += math.Abs(clip(m.d, wide))
-		squares += m.offset * m.offset
-		members++
-		rounds = max(rounds, m.rounds)
+	n, wide := &g.noise, g.noise.limit()
+	if g.load.given {
+		g.learnLoads()
 	}
-	if members == 0 {
+	var l learning
+	if !g.apart {
+		l = g.learnSettled(wide)
+	}
+	settled, rounds := l.members, offsetN
+	if settled < len(g.m) {
+		rounds = g.learnOthers(wide, &l)
+	}
+	if settled > 0 {
+		rounds = offsetN
+	}
+	if l.members == 0 {
 		return
 	}
+	members := float64(l.members)
 	if n.learnt++; n.learnt > 1 { // in the first round the distances are the offsets
-		n.scale += rate(n.learnt-1) * (1.2533*sum/float64(members) - n.scale)
+		n.scale += rate(n.learnt-1) * (1.2533*l.magnitudes.float()/members - n.scale)
 	}
-	n.doubt = n.scale * n.scale / float64(min(rounds, offsetN))
-	between := max(0, squares/float64(members)-n.doubt)
+	n.doubt = n.scale * n.scale / float64(rounds)
+	between := max(0, l.squares/(precise*precise)/members-n.doubt)
 	n.share = between / max(between+n.doubt, 1e-12)
+}
+
+// learning is what a round gives the role.
+type learning struct {
+	members    int
+	magnitudes fixed   // of their distances
+	squares    float64 // of their offsets
+}
+
+// What a member learns, its offset and scale, is in whole numbers.
+const (
+	deviation  = 82136       // 1.2533 · 2¹⁶: the scale of a normal distance is so many times its mean magnitude
+	leastScale = 10995116278 // scaleFloor, with the finer bits
+	slowest    = 5           // 2⁻⁵ is learnRate
+)
+
+// learnSettled is learnMember for all without a mark.
+func (g *Group) learnSettled(wide fixed) (l learning) {
+	members := g.m
+	for i := range members {
+		m := &members[i]
+		if m.marks != 0 {
+			continue
+		}
+		d := m.d - m.rest
+		sign := d >> 63
+		far := min((d^sign)-sign, 3*max(m.scale, leastScale)>>finer)
+		m.scale += (far*deviation - m.scale) >> slowest
+		m.offset += ((far ^ sign) - sign) << (finer - slowest)
+		l.squares += float64(m.offset) * float64(m.offset)
+		l.magnitudes += min(m.d.magnitude(), wide)
+		l.members++
+	}
+	return l
+}
+
+// learnOthers is for those with a mark. It gives the rounds behind the longest known of them.
+func (g *Group) learnOthers(wide fixed, l *learning) (rounds int) {
+	for i := range g.m {
+		m := &g.m[i]
+		if m.marks&young == 0 || m.marks&(none|blind|suspect) != 0 || g.apart && m.marks&fresh == 0 {
+			continue
+		}
+		m.learn(wide)
+		l.squares += float64(m.offset) * float64(m.offset)
+		l.magnitudes += min(m.d.magnitude(), wide)
+		l.members++
+		rounds = max(rounds, int(m.rounds))
+	}
+	return rounds
+}
+
+// learn moves the offset by the distance beyond it as it was measured.
+func (m *member) learn(wide fixed) {
+	limit := wide
+	if m.marks&fresh == 0 {
+		limit = 3 * max(m.scale, leastScale) >> finer
+	}
+	d := (m.d - m.rest).clip(limit)
+	if m.rounds > 0 {
+		m.scale += part(d.magnitude()*deviation-m.scale, int(m.rounds))
+	}
+	m.rounds = min(m.rounds+1, offsetN)
+	m.offset += part(d<<finer, int(m.rounds))
+	m.marks = m.marks&^(fresh|young) | m.age()
+}
+
+// age is the mark of the rounds behind a member.
+func (m *member) age() marks {
+	switch {
+	case m.rounds < learnRounds:
+		return fresh | young
+	case m.rounds < offsetN || m.heard < history:
+		return young
+	}
+	return 0
 }

@@ -61,31 +61,54 @@ type Finding struct {
 	Suspect int     // place among the slow and the imbalanced that are open, 1 is the first suspect
 }
 
+// member is what a round reads and writes of each.
 type member struct {
-	offset, scale float64 // its own distance from the peers, and the noise of it
-	rounds        int     // behind them
-	// Of this round: its logarithm, what of it its offset and its load explain, and the distance from the peers that is left.
-	y, believed, explained, d float64
-	blind                     bool // its load is not known
-	onset                     int64
-	window                    window
-	suspect                   bool             // not learnt from
-	peak                      [windows]float64 // of the means while it is
-	open                      bool
-	good                      int // rounds back among its peers
-	opened                    float64
-	static                    bool
-	judged                    bool // of the start
-	high                      int
-	silent                    int
-	absent                    bool
-	gone                      int64 // first round without it
+	offset, scale fixed // its own distance from the peers, and the noise of it, with the finer bits
+	rest, d       fixed // of this round: what of the offset is not believed, and the distance from the peers
+	rounds        uint8 // behind the offset, offsetN at most
+	heard         uint8 // rounds of evidence, history at most
+	marks         marks
+}
+
+// marks tell what sets a member apart from a healthy one that has long been known.
+type marks uint8
+
+const (
+	none    marks = 1 << iota // it has no value in this round
+	blind                     // its load is not known
+	fresh                     // its offset is not known
+	suspect                   // not learnt from; also while open
+	young                     // its rates are not those of later, or a window is not full
+
+	unheard = none | blind | fresh // of which there is no evidence
+)
+
+// standing is what is noted of a member beside.
+type standing struct {
+	explained fixed // of this round, by its load
+	onset     int64
+	peak      [windows]float64 // of the means while it is suspect
+	open      bool
+	good      int // rounds back among its peers
+	opened    float64
+	static    bool
+	judged    bool // of the start
+	high      int
+	silent    int
+	absent    bool
+	gone      int64 // first round without it
 }
 
 // Group is the ranks of one job, role and signal. It is used by one goroutine at a time.
 type Group struct {
 	m       []member
-	scratch []float64
+	of      []standing
+	y       []fixed // logarithms of this round's values
+	scratch []fixed
+	runs    runs
+	before  [windows][]int32 // scratch of leaveOut
+	marked  bool             // anybody is, in this round
+	silent  bool             // somebody was missing in the round before
 	rounds  int
 	held    int // rounds without a judgement
 
@@ -106,16 +129,23 @@ func New(n int) (*Group, error) {
 	if n < least {
 		return nil, fmt.Errorf("%d members: peers need %d", n, least)
 	}
-	g := &Group{m: make([]member, n), scratch: make([]float64, 0, n)}
-	g.load.x = make([]float64, n)
+	g := &Group{m: make([]member, n), of: make([]standing, n), y: make([]fixed, n), scratch: make([]fixed, n), runs: newRuns(n)}
+	g.load.x = make([]fixed, n)
+	for k := range g.before {
+		g.before[k] = make([]int32, n)
+	}
+	g.Attempt()
 	return g, nil
 }
 
 // Attempt starts a new attempt of the job: silence while ranks come and go, and offsets are learnt anew.
 func (g *Group) Attempt() {
-	clear(g.m)
+	for i := range g.m {
+		g.begin(i)
+	}
+	clear(g.of)
 	x := g.load.x
-	g.rounds, g.open, g.abstained, g.apart, g.noise, g.load, g.level = 0, 0, 0, false, noise{}, load{x: x}, level{}
+	g.rounds, g.open, g.abstained, g.apart, g.silent, g.noise, g.load, g.level = 0, 0, 0, false, false, noise{}, load{x: x}, level{}
 }
 
 // Workload says that the job announced other work: a new level of the whole role is expected, members' offsets stay.
@@ -124,10 +154,18 @@ func (g *Group) Workload() { g.level.forget() }
 // forget lets what is there become normal: half of a role that stays apart is how the role is.
 func (g *Group) forget() {
 	for i := range g.m {
-		m := &g.m[i]
-		m.offset, m.scale, m.rounds, m.window, m.suspect, m.peak = 0, 0, 0, window{}, false, [windows]float64{}
+		g.begin(i)
+		if g.of[i].peak = [windows]float64{}; g.of[i].open {
+			g.m[i].marks |= suspect
+		}
 	}
 	g.noise, g.apart = noise{}, false
+}
+
+// begin lets a member's offset and evidence begin.
+func (g *Group) begin(i int) {
+	g.m[i] = member{marks: fresh | young}
+	g.runs.begin(i)
 }
 
 // Held counts rounds that were not judged for too few values.
@@ -146,35 +184,27 @@ func (g *Group) RoundLoad(t int64, v, load []float64) []Finding {
 	if len(v) != len(g.m) || load != nil && len(load) != len(g.m) {
 		return nil
 	}
-	have, missing := 0, false
-	for i, x := range v {
-		m := &g.m[i]
-		if x > 0 && x <= math.MaxFloat64 {
-			m.y = math.Log(x)
-			have++
-			missing = missing || m.silent != 0
-		} else {
-			m.y, missing = math.NaN(), true
-		}
-	}
+	have := logarithms(g.y, v)
 	if have == 0 {
 		g.held++
 		return nil
 	}
-	if missing {
+	if silent := have < len(v); silent || g.silent {
 		g.absences(t, v, have)
+		g.silent = silent
 	}
 	if float64(have) < coverage*float64(len(g.m)) && g.present() > have || have < least {
 		g.held++
 		return g.out
 	}
-	if !g.load.take(g.m, load, &g.scratch) {
+	if !g.load.take(g.y, load, g.scratch) {
 		g.held++
 		return g.out
 	}
 	g.static(t, v)
 	g.rounds++
 	g.times[g.rounds%history] = t
+	g.runs.at = uint(g.rounds)
 	g.distances()
 	triggered := g.gather()
 	job := g.level.judge(g, t)
@@ -192,46 +222,94 @@ func (g *Group) RoundLoad(t int64, v, load []float64) []Finding {
 	return g.out
 }
 
-// distances gives each member its distance from the middle of its peers, beyond its own offset and what its load explains.
+// distances gives each member its distance from the middle of its peers, beyond its own offset and what its load explains, and adds
+// it to the evidence.
 func (g *Group) distances() {
-	s, have := g.scratch[:len(g.m)], 0
-	slope := g.load.slope()
-	for i := range g.m {
-		m := &g.m[i]
-		if math.IsNaN(m.y) {
+	members, s, y, have, trust := g.m, g.scratch[:len(g.m)], g.y[:len(g.m)], 0, g.noise.trust()
+	for i := range members {
+		m := &members[i]
+		if m.marks&none != 0 {
 			continue
 		}
-		m.believed = g.noise.believed(m)
-		m.d = m.y - m.believed
-		if g.load.given {
-			x := g.load.x[i]
-			if m.blind = math.IsNaN(x); m.blind {
-				x = 0
-			}
-			m.explained = slope * x
-			m.d -= m.explained
-		}
+		m.rest = trust.rest(m.offset)
+		m.d = y[i] - m.offset>>finer + m.rest
 		s[have] = m.d
 		have++
 	}
-	s = s[:have]
-	g.middle = middleOf(s)
+	if g.load.given {
+		have = g.explain(s)
+	}
+	g.middle = middleOf(s[:have], g.middle.mid)
+	g.marked = g.advance(&g.middle, g.noise.limit())
+}
+
+// advance takes the middle of its peers from each member's distance and adds it to the evidence. It says whether anybody has a mark.
+func (g *Group) advance(middle *middle, limit fixed) (marked bool) {
+	members, least := g.m, -limit
+	now, before := g.runs.back(0)[:len(members)], g.runs.back(1)[:len(members)]
+	for i := range members {
+		m := &members[i]
+		if m.marks != 0 {
+			marked = true
+			continue
+		}
+		d := m.d - middle.without(m.d)
+		m.d = d
+		now[i] = before[i] + int32(min(max(d, least), limit))
+	}
+	if marked {
+		g.advanceOthers(middle, limit)
+	}
+	return marked
+}
+
+// advanceOthers is advance for those with a mark.
+func (g *Group) advanceOthers(middle *middle, limit fixed) {
 	for i := range g.m {
 		m := &g.m[i]
 		switch {
-		case math.IsNaN(m.y):
-		case m.rounds < learnRounds: // of two halves that lie apart, either is the other's middle: offsets would not settle
-			m.d -= g.middle.mid
+		case m.marks == 0:
+			continue
+		case m.marks&fresh != 0: // of two halves that lie apart, either is the other's middle: offsets would not settle
+			m.d -= middle.mid
 		default:
-			m.d -= g.middle.without(m.d)
+			m.d -= middle.without(m.d)
 		}
+		if m.marks&unheard != 0 {
+			g.runs.turn(i)
+			continue
+		}
+		g.runs.back(0)[i] = g.runs.back(1)[i] + int32(m.d.clip(limit))
+		m.heard = min(m.heard+1, history)
 	}
+}
+
+// explain takes from the distances what loads explain.
+func (g *Group) explain(s []fixed) (have int) {
+	slope := g.load.slope()
+	for i := range g.m {
+		m, of := &g.m[i], &g.of[i]
+		of.explained = 0
+		m.marks &^= blind
+		if m.marks&none != 0 {
+			continue
+		}
+		if x := g.load.x[i]; x == missing {
+			m.marks |= blind
+		} else {
+			of.explained = fix(slope * x.float())
+		}
+		m.d -= of.explained
+		s[have] = m.d
+		have++
+	}
+	return have
 }
 
 // present counts the members that are not known to be absent.
 func (g *Group) present() (n int) {
 	for i := range g.m {
-		if !g.m[i].absent {
+		if !g.of[i].absent {
 			n++
 		}
 	}
@@ -240,8 +318,9 @@ func (g *Group) present() (n int) {
 
 func (g *Group) absences(t int64, v []float64, have int) {
 	for i := range g.m {
-		m := &g.m[i]
-		if !math.IsNaN(m.y) {
+		m := &g.of[i]
+		g.m[i].marks &^= none
+		if g.y[i] != missing {
 			if m.absent {
 				g.out = append(g.out, Finding{What: Absent, Member: i, Onset: m.gone, Ended: t, Value: v[i], Count: have - 1})
 				m.absent = false
@@ -249,10 +328,11 @@ func (g *Group) absences(t int64, v []float64, have int) {
 			m.silent = 0
 			continue
 		}
+		g.m[i].marks |= none
 		if m.silent++; m.silent == 1 {
 			m.gone = t
 		}
-		if m.silent == absentAfter && !m.absent && m.rounds > 0 {
+		if m.silent == absentAfter && !m.absent && g.m[i].rounds > 0 {
 			m.absent = true
 			g.out = append(g.out, Finding{What: Absent, Member: i, Onset: m.gone, Value: math.NaN(), Count: have})
 		}
@@ -265,30 +345,31 @@ func (g *Group) static(t int64, v []float64) {
 		return
 	}
 	s := g.scratch[:0]
-	for i := range g.m {
-		if y := g.m[i].y; !math.IsNaN(y) {
+	for _, y := range g.y {
+		if y != missing {
 			s = append(s, y)
 		}
 	}
-	g.scratch = s
 	slices.Sort(s)
-	mid, spread := middleOf(s), spread(s)
+	spread := spread(s)
+	mid := middleOf(s, s[len(s)/2])
 	for i := range g.m {
-		m := &g.m[i]
-		if m.judged || math.IsNaN(m.y) {
+		m := &g.of[i]
+		y := g.y[i]
+		if m.judged || y == missing {
 			continue
 		}
 		if m.high == 0 {
 			m.onset = t
 		}
-		d := m.y - mid.without(m.y)
+		d := (y - mid.without(y)).float()
 		if d > max(math.Log(staticRatio), staticSpread*spread) {
 			m.high++
 		}
 		if m.high >= staticMost {
 			m.static, m.judged = true, true
 			g.open++
-			g.out = append(g.out, Finding{What: Imbalance, Member: i, Onset: m.onset, Value: v[i], Peers: math.Exp(m.y - d), Count: len(s) - 1, Ratio: math.Exp(d), Score: d / max(spread, scaleFloor)})
+			g.out = append(g.out, Finding{What: Imbalance, Member: i, Onset: m.onset, Value: v[i], Peers: math.Exp(y.float() - d), Count: len(s) - 1, Ratio: math.Exp(d), Score: d / max(spread, scaleFloor)})
 		}
 	}
 }

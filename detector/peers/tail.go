@@ -49,11 +49,11 @@ func (t *tail) add(mean float64, block int) {
 
 // episode lets a member teach how far it got, once it is back among the others: a fault must not raise the threshold that it has to
 // pass.
-func (n *noise) episode(m *member) {
-	for k, p := range m.peak {
+func (n *noise) episode(of *standing) {
+	for k, p := range of.peak {
 		n.tail[k].peak = max(n.tail[k].peak, p)
 	}
-	m.peak = [windows]float64{}
+	of.peak = [windows]float64{}
 }
 
 // threshold of a mean in a role of so many members, with blocks of so many rounds; 0 before it is known.

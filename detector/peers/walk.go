@@ -1,6 +1,10 @@
 package peers
 
-import "github.com/pitcrew/pitcrew/detector/durable"
+import (
+	"math"
+
+	"github.com/pitcrew/pitcrew/detector/durable"
+)
 
 const most = 1 << 50 // of what is counted in rounds
 
@@ -15,6 +19,7 @@ func (g *Group) Walk(w *durable.Walk) {
 		w.Int(p, 0, most)
 	}
 	w.Flag(&g.apart)
+	g.runs.at = uint(g.rounds)
 	for i := range g.times[:min(g.rounds+1, history)] {
 		w.Int64(&g.times[i])
 	}
@@ -22,17 +27,29 @@ func (g *Group) Walk(w *durable.Walk) {
 	g.load.walk(w)
 	g.level.walk(w)
 	open := 0
+	g.silent = false
 	for i := range g.m {
-		m := &g.m[i]
+		m, of := &g.m[i], &g.of[i]
 		m.walk(w)
-		if m.open {
+		g.runs.walk(w, i, int(m.heard))
+		of.walk(w)
+		if of.open {
+			m.marks |= suspect
 			open++
 		}
-		if m.static {
+		if of.static {
 			open++
 		}
+		g.silent = g.silent || of.silent > 0
 	}
 	g.open = open
+}
+
+// units are at most most away from none.
+func units(w *durable.Walk, x *fixed, most fixed) {
+	v := int(*x)
+	w.Int(&v, -int(most)-1, int(most))
+	*x = fixed(v)
 }
 
 func (n *noise) walk(w *durable.Walk) {
@@ -71,30 +88,50 @@ func (l *level) walk(w *durable.Walk) {
 }
 
 func (m *member) walk(w *durable.Walk) {
-	w.Finite(&m.offset)
-	w.Finite(&m.scale)
-	w.Int(&m.rounds, 0, most)
-	w.Int64(&m.onset)
-	x := &m.window
-	w.Int(&x.n, 0, resum)
-	for k := range x.sum {
-		w.Finite(&x.sum[k])
-	}
-	for i := range x.last[:min(x.n, history)] {
-		w.Finite32(&x.last[i])
-	}
-	for _, p := range []*bool{&m.suspect, &m.open, &m.static, &m.judged, &m.absent} {
-		w.Flag(p)
-	}
-	far := m.peak != [windows]float64{}
-	if w.Flag(&far); far {
-		for k := range m.peak {
-			w.Finite(&m.peak[k])
+	units(w, &m.offset, farthest<<finer)
+	units(w, &m.scale, farthest<<finer)
+	small(w, &m.rounds, offsetN)
+	small(w, &m.heard, history)
+	slow := m.marks&suspect != 0
+	if w.Flag(&slow); w.Reads() {
+		m.marks = m.age()
+		if slow {
+			m.marks |= suspect
 		}
 	}
-	for _, p := range []*int{&m.good, &m.high, &m.silent} {
+}
+
+func (r *runs) walk(w *durable.Walk, i, heard int) {
+	if w.Reads() {
+		r.begin(i)
+	}
+	for n := range heard {
+		run := fixed(r.back(n)[i])
+		units(w, &run, math.MaxInt32)
+		r.back(n)[i] = int32(run)
+	}
+}
+
+func small(w *durable.Walk, n *uint8, most int) {
+	v := int(*n)
+	w.Int(&v, 0, most)
+	*n = uint8(v)
+}
+
+func (s *standing) walk(w *durable.Walk) {
+	w.Int64(&s.onset)
+	for _, p := range []*bool{&s.open, &s.static, &s.judged, &s.absent} {
+		w.Flag(p)
+	}
+	far := s.peak != [windows]float64{}
+	if w.Flag(&far); far {
+		for k := range s.peak {
+			w.Finite(&s.peak[k])
+		}
+	}
+	for _, p := range []*int{&s.good, &s.high, &s.silent} {
 		w.Int(p, 0, most)
 	}
-	w.Finite(&m.opened)
-	w.Int64(&m.gone)
+	w.Finite(&s.opened)
+	w.Int64(&s.gone)
 }
