@@ -302,7 +302,10 @@ func addPart(p *plot.Plot, part []chartPoint, x func(int64) float64, lo, hi floa
 
 func clip(v, lo, hi float64) float64 { return max(lo, min(hi, v)) }
 
-const fewPoints = 60 // of a series are drawn as dots, too
+const (
+	fewPoints    = 60 // of a series are drawn as dots, too
+	strokePoints = 64 // in one stroke: the rasteriser's time grows with the square of what crosses a row of pixels
+)
 
 func addValues(p *plot.Plot, part []chartPoint, few bool, x func(int64) float64, lo, hi float64) {
 	var xy plotter.XYs
@@ -312,7 +315,9 @@ func addValues(p *plot.Plot, part []chartPoint, few bool, x func(int64) float64,
 			xy = append(xy, plotter.XY{X: x(q.to), Y: clip(q.high, lo, hi)})
 		}
 	}
-	p.Add(&plotter.Line{XYs: xy, LineStyle: styleValue})
+	for i := 0; i == 0 || i+1 < len(xy); i += strokePoints - 1 {
+		p.Add(&plotter.Line{XYs: xy[i:min(i+strokePoints, len(xy))], LineStyle: styleValue})
+	}
 	if few || len(xy) == 1 {
 		p.Add(&plotter.Scatter{XYs: xy, GlyphStyle: draw.GlyphStyle{Color: colourValue, Radius: vg.Points(1.5), Shape: draw.CircleGlyph{}}})
 	}
@@ -377,7 +382,7 @@ func (a timeAxis) Ticks(least, most float64) (out []plot.Tick) {
 	}
 	for n := math.Ceil((least + off) / step); n*step-off <= most; n++ {
 		v := n*step - off
-		text := fmt.Sprintf("%g", math.Round(v/step)*step)
+		text := fmt.Sprintf("%.6g", math.Round(v/step)*step)
 		if a.absolute() {
 			text = time.Unix(0, a.start).UTC().Add(time.Duration(math.Round(v * 1e9))).Format(layout)
 		}

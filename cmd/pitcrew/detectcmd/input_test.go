@@ -184,13 +184,13 @@ func TestAMarkOfTheByteOrderAndATimeZoneAreRead(t *testing.T) {
 func TestASeriesIsUnknownForAsManyValuesAsTheHelpSays(t *testing.T) {
 	for every, n := range map[int]int{1: learnTraining, 300: learnFacility} {
 		in := steady(n+2, func(i int, _, v string) string { return fmt.Sprintf("%d,%s", 1_700_000_000+i*every, v) })
-		out, notes, err := judge(in, nil)
+		out, _, err := judge(in, nil)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		if err != nil || !strings.HasSuffix(lines[n], "0.000000,0,,,") || strings.HasSuffix(lines[n+2], ",,,") {
 			t.Errorf("every %d s: %v; value %d is %s, value %d is %s", every, err, n, lines[n], n+2, lines[n+2])
 		}
 		short := strings.Join(strings.SplitAfter(in, "\n")[:n-1], "")
-		if _, notes, err = judge(short, nil); err != nil || !strings.Contains(notes, "too short to judge anything") || !strings.Contains(notes, "100 % of") {
+		if _, notes, err := judge(short, nil); err != nil || !strings.Contains(notes, "too short to judge anything") || !strings.Contains(notes, "100 % of") {
 			t.Errorf("every %d s, %d values: %v %s", every, n-2, err, notes)
 		}
 	}

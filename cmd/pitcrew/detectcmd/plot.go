@@ -47,7 +47,7 @@ type chartMark struct {
 // maxCharts of one picture. Of a series at most maxPoints, after which two become one, and so many findings and marks.
 const (
 	maxCharts = 12
-	maxPoints = 4096
+	maxPoints = 2048
 	maxMarks  = 400
 )
 

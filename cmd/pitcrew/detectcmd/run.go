@@ -296,7 +296,7 @@ func (r *run) judge(s *one, t int64, row []string, c int) {
 	switch {
 	case s.engine != nil:
 		got = s.engine.Observe(s.id, x)
-	case why == none:
+	case why == none && x.Phase != series.Warmup: // whose intervals say nothing of the job's
 		s.first = append(s.first, x)
 		if len(s.first) == firstSamples {
 			s.settle(r)
