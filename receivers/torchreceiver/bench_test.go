@@ -25,12 +25,18 @@ func BenchmarkSampleOfEightRanks(b *testing.B) {
 		b.Fatal(err)
 	}
 	r.fleet = fleet
-	for rings := 0; rings < 8; {
-		_, next := r.sample(nil, time.Now())
-		rings = len(next)
+	var cursors map[*hook.Ring]cursor
+	for now := time.Now(); len(cursors) < 8; {
+		_, cursors = r.sample(nil, now)
+	}
+	now := time.Now()
+	_, cursors = r.sample(cursors, now)
+	for ring, c := range cursors {
+		c.pace, c.detail = c.pace-1, c.detail-1
+		cursors[ring] = c
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		r.sample(nil, time.Now())
+		r.sample(cursors, now)
 	}
 }

@@ -131,12 +131,12 @@ func (r *torchReceiver) collectives(ctx context.Context, e hook.Event, c hook.Co
 }
 
 // collectives adds what a rank said of its process groups, for whoever compares ranks across nodes.
-func (b *batch) collectives(pod string, rank *hook.Rank, s *hook.Snapshot) {
+func (b *batch) collectives(c *cursor, rank *hook.Rank, s *hook.Snapshot) {
 	at := pcommon.NewTimestampFromTime(b.now)
 	for _, g := range b.r.claims.of(rank, s, b.now) {
 		for m, v := range map[*about]int64{&enqueued: g.Enqueued, &completed: g.Completed} {
 			if v >= 0 {
-				p := b.put(m, pod, s, at, float64(v))
+				p := b.put(m, c, s, at, float64(v))
 				p.Attributes().PutStr("pitcrew.process_group.name", g.Name)
 				if m == &enqueued && g.Op != "" {
 					p.Attributes().PutStr("pitcrew.collective.op", g.Op)

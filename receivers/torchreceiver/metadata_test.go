@@ -59,7 +59,7 @@ func TestTheTablesAndMetadataSayTheSame(t *testing.T) {
 		seen[m.name] = true
 	}
 	check(info, "", false)
-	for _, m := range stateMetrics {
+	for _, m := range slices.Concat(lifeMetrics, stateMetrics) {
 		check(m.about, "", false)
 	}
 	for _, m := range []about{enqueued, completed} {

@@ -26,7 +26,7 @@ var (
 	counter = kind{integer: true, sum: true}
 )
 
-// stateMetric is a value of a ring's header, one point a sample.
+// stateMetric is a value of a ring's header.
 type stateMetric struct {
 	about
 	value func(*hook.Snapshot) (v float64, known bool)
@@ -42,13 +42,17 @@ type stepMetric struct {
 
 // The metrics.
 var (
-	stateMetrics = []stateMetric{
+	// lifeMetrics are told at each look that may show that a rank stands: see cursor.
+	lifeMetrics = []stateMetric{
 		{about{"pitcrew.train.step.age", "s", "Time since the last step was completed, or since the process started when none was", double},
 			func(s *hook.Snapshot) (float64, bool) { return s.StepAge().Seconds(), s.StepMono > 0 }},
 		{about{"pitcrew.train.heartbeat.age", "s", "How long the heartbeat of the process has stood still", double},
 			func(s *hook.Snapshot) (float64, bool) { return s.HeartbeatAge().Seconds(), s.HeartbeatMono > 0 }},
 		{about{"pitcrew.train.section", "1", "Section of the loop: 0 setup, 1 step, 2 checkpoint, 3 eval, 4 held, 5 out, 6 other", integer},
 			func(s *hook.Snapshot) (float64, bool) { return float64(s.Section), true }},
+	}
+	// stateMetrics are told once a second.
+	stateMetrics = []stateMetric{
 		{about{"pitcrew.train.checkpoint.step", "{step}", "Step of the last checkpoint that the rank completed", integer},
 			func(s *hook.Snapshot) (float64, bool) { return float64(s.CkptStep), s.CkptStep > 0 }},
 		{about{"pitcrew.train.checkpoint.age", "s", "Time since the rank completed a checkpoint", double},
@@ -65,7 +69,7 @@ var (
 		{about{"pitcrew.train.memory.retries", "{retry}", "Allocations that succeeded only after the allocator's cache was emptied", counter},
 			func(s *hook.Snapshot) (float64, bool) { return float64(s.MemoryRetries), s.MemoryMono > 0 }},
 	}
-	// step is the last completed step: one point a step, at its end, and one a sample while none ends.
+	// step is the last completed step: one point a step, at its end, and one with each look at its life while none ends.
 	step = about{"pitcrew.train.step", "{step}", "Last completed step", integer}
 	// paceMetrics are final when a step ends; of steps before an agent's first sight only they are told.
 	paceMetrics = []stepMetric{
@@ -121,21 +125,12 @@ func mfu(s *hook.Snapshot, r *hook.Record) (float64, bool) {
 	return s.StepFLOPs / (s.PeakFLOPS * r.Duration.Seconds()), s.StepFLOPs > 0 && s.PeakFLOPS > 0 && r.Duration > 0
 }
 
-// maxAttributes is how many a point has at most: grown to one by one, they take twice the memory.
-const maxAttributes = 8
-
 const (
 	// maxRecords bounds the steps of one rank in one sample: more is below 2 ms a step, and the newest count.
 	maxRecords = 64
 	// forgotten is how old the heartbeat of a rank that nobody answers for may be; then its series end.
 	forgotten = time.Minute
 )
-
-// cursor is how far a ring has been told: its pace, and the rest.
-type cursor struct {
-	pace, detail uint64
-	info         time.Time // when it was said last
-}
 
 // sampleEvery reads the rings of all ranks at each tick until ctx ends.
 func (r *torchReceiver) sampleEvery(ctx context.Context) {
@@ -180,38 +175,56 @@ func (r *torchReceiver) sample(cursors map[*hook.Ring]cursor, now time.Time) (pm
 				continue // the fleet names it when its process ends or its file changes
 			}
 			told, known := cursors[ring]
-			next[ring] = cursor{s.Written, s.Settled, told.info}
-			if s.Exit == hook.ExitClean || s.HeartbeatAge() > forgotten && !rank.Connected() {
-				continue
+			if !known {
+				told.meet(pod.UID(), &s)
 			}
-			b.state(pod.UID(), &s)
-			next[ring] = cursor{s.Written, s.Settled, b.info(pod.UID(), &s, told.info)}
-			if !known && s.Settled > 0 {
-				// Of the steps before the first sight only the pace is news: an agent that replaces another must know it at once.
-				told.detail = s.Settled - 1
-			}
-			records, err := ring.Records(&s, min(told.pace, told.detail), maxRecords)
-			if err != nil {
-				continue
-			}
-			stepped := false
-			for i := range records {
-				x := &records[i]
-				if x.Seq > told.pace {
-					b.step(pod.UID(), &s, x, paceMetrics)
-					stepped = true
-				}
-				if x.Seq > told.detail && x.Seq <= s.Settled {
-					b.step(pod.UID(), &s, x, detailMetrics)
-				}
-			}
-			if !stepped {
-				b.standing(pod.UID(), &s)
-			}
-			b.collectives(pod.UID(), rank, &s)
+			next[ring] = b.rank(told, known, rank, ring, &s)
 		}
 	}
 	return b.md, next
+}
+
+// rank tells what is new of a rank, and gives how far it is told now.
+func (b *batch) rank(told cursor, known bool, rank *hook.Rank, ring *hook.Ring, s *hook.Snapshot) cursor {
+	now := told
+	now.pace, now.detail = s.Written, s.Settled
+	if s.Exit == hook.ExitClean || s.HeartbeatAge() > forgotten && !rank.Connected() {
+		return now
+	}
+	live := told.lifeDue(s, b.now)
+	if live {
+		b.state(&told, s, lifeMetrics)
+		now.section, now.alive = s.Section, b.now
+	}
+	if told.stateDue(s, b.now) {
+		b.state(&told, s, stateMetrics)
+		b.info(&told, s)
+		now.checkpoint, now.stated = s.CkptStep, b.now
+	}
+	if !known && s.Settled > 0 {
+		// Of the steps before the first sight only the pace is news: an agent that replaces another must know it at once.
+		told.detail = s.Settled - 1
+	}
+	records, err := ring.Records(s, min(told.pace, told.detail), maxRecords)
+	if err != nil {
+		return now
+	}
+	stepped := false
+	for i := range records {
+		x := &records[i]
+		if x.Seq > told.pace {
+			b.step(&told, s, x, paceMetrics)
+			stepped = true
+		}
+		if x.Seq > told.detail && x.Seq <= s.Settled {
+			b.step(&told, s, x, detailMetrics)
+		}
+	}
+	if live && !stepped { // the last step again, while none has ended
+		b.put(&step, &told, s, pcommon.NewTimestampFromTime(b.now), float64(s.Step))
+	}
+	b.collectives(&told, rank, s)
+	return now
 }
 
 // clock turns the rings' monotonic time into wall time. All values of one step bear the very same time, in whichever sample they
@@ -259,7 +272,7 @@ func (b *batch) group(job string) *group {
 		if job != "" {
 			rm.Resource().Attributes().PutStr("pitcrew.job.uid", job)
 		}
-		g = &group{rm.ScopeMetrics().AppendEmpty(), make(map[string]pmetric.NumberDataPointSlice, len(stateMetrics)+len(detailMetrics))}
+		g = &group{rm.ScopeMetrics().AppendEmpty(), make(map[string]pmetric.NumberDataPointSlice, len(lifeMetrics)+len(stateMetrics)+len(detailMetrics))}
 		g.scope.Scope().SetName(ScopeName)
 		b.jobs[job] = g
 	}
@@ -286,8 +299,8 @@ func (g *group) point(m *about) pmetric.NumberDataPoint {
 	return ps.AppendEmpty()
 }
 
-// put adds a point of a rank's process. The process's number is not among its attributes: it changes nothing but the number of series.
-func (b *batch) put(m *about, pod string, s *hook.Snapshot, at pcommon.Timestamp, v float64) pmetric.NumberDataPoint {
+// put adds a point of a rank. There is room for one attribute of its own: grown to, it would take twice the memory of all.
+func (b *batch) put(m *about, c *cursor, s *hook.Snapshot, at pcommon.Timestamp, v float64) pmetric.NumberDataPoint {
 	p := b.group(s.JobUID).point(m)
 	p.SetTimestamp(at)
 	if m.kind.sum && !s.StartUnix.IsZero() {
@@ -298,31 +311,21 @@ func (b *batch) put(m *about, pod string, s *hook.Snapshot, at pcommon.Timestamp
 	} else {
 		p.SetDoubleValue(v)
 	}
-	id := s.Identity
-	id.PID = 0
-	p.Attributes().EnsureCapacity(maxAttributes)
-	putIdentity(p.Attributes(), pod, id, s.GPUUUID)
-	if s.Role != "" {
-		p.Attributes().PutStr("pitcrew.role", s.Role)
-	}
+	p.Attributes().EnsureCapacity(c.identity.Len() + 1)
+	c.identity.CopyTo(p.Attributes())
 	return p
 }
 
-func (b *batch) state(pod string, s *hook.Snapshot) {
-	for i := range stateMetrics {
-		m := &stateMetrics[i]
+func (b *batch) state(c *cursor, s *hook.Snapshot, metrics []stateMetric) {
+	for i := range metrics {
+		m := &metrics[i]
 		if v, known := m.value(s); known {
-			b.put(&m.about, pod, s, pcommon.NewTimestampFromTime(b.now), v)
+			b.put(&m.about, c, s, pcommon.NewTimestampFromTime(b.now), v)
 		}
 	}
 }
 
-// standing says the last step again, while none has ended.
-func (b *batch) standing(pod string, s *hook.Snapshot) {
-	b.put(&step, pod, s, pcommon.NewTimestampFromTime(b.now), float64(s.Step))
-}
-
-func (b *batch) step(pod string, s *hook.Snapshot, r *hook.Record, metrics []stepMetric) {
+func (b *batch) step(c *cursor, s *hook.Snapshot, r *hook.Record, metrics []stepMetric) {
 	at := b.r.clock.at(b.now, s.NowMono, r.EndMono)
 	for i := range metrics {
 		m := &metrics[i]
@@ -330,7 +333,7 @@ func (b *batch) step(pod string, s *hook.Snapshot, r *hook.Record, metrics []ste
 		if !known {
 			continue
 		}
-		p := b.put(&m.about, pod, s, at, v)
+		p := b.put(&m.about, c, s, at, v)
 		if m.phase != "" {
 			p.Attributes().PutStr("pitcrew.phase", m.phase)
 		}

@@ -53,7 +53,9 @@ func TestWhatARankCountsIsToldWithItsUnit(t *testing.T) {
 	}
 	rank.Tell("late 9")
 	rank.Tell("step 1")
-	got := until(t, metrics, func(got map[string][]pmetric.NumberDataPoint) bool { return len(got["pitcrew.train.mfu"]) > 0 })
+	got := until(t, metrics, func(got map[string][]pmetric.NumberDataPoint) bool {
+		return len(got["pitcrew.train.mfu"]) > 0 && len(got["pitcrew.train.memory.peak"]) > 0 // the state comes once a second
+	})
 	for name, want := range map[string]float64{
 		"pitcrew.train.throughput": 3200, "pitcrew.train.mfu": 10, "pitcrew.train.nonfinite": 3, "pitcrew.train.memory.allocated": 100,
 		"pitcrew.train.memory.reserved": 200, "pitcrew.train.memory.peak": 150, "pitcrew.train.memory.retries": 1, "pitcrew.train.checkpoint.size": 77,

@@ -41,18 +41,17 @@ var build = sync.OnceValues(func() (parts, error) {
 		return parts{}, err
 	}
 	cleanup = append(cleanup, dir)
-	for _, argv := range [][]string{
-		{"go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", dir, "../../cmd/pitcrew-collector"},
-		{"../libdcgm/build.sh", dir},
-	} {
+	collector, steps := os.Getenv(envCollector), [][]string{{"../libdcgm/build.sh", dir}}
+	if collector == "" {
+		collector = filepath.Join(dir, "pitcrew-collector")
+		steps = append(steps, []string{"go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", dir, "../../cmd/pitcrew-collector"})
+	}
+	for _, argv := range steps {
 		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
 			return parts{}, fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, out)
 		}
 	}
-	if earlier := os.Getenv(envCollector); earlier != "" {
-		return parts{earlier, dir}, nil
-	}
-	return parts{filepath.Join(dir, "pitcrew-collector"), dir}, nil
+	return parts{collector, dir}, nil
 })
 
 var cleanup []string
