@@ -8,6 +8,12 @@ import (
 	"github.com/pitcrew/pitcrew/event"
 )
 
+// unlevelled are the signals whose findings have no level that could be accepted.
+var unlevelled = []string{causes[absent].Signal(), desyncCause.Signal()}
+
+// Levelled reports whether findings of a signal are of a level, which people can accept.
+func Levelled(signal string) bool { return !slices.Contains(unlevelled, signal) }
+
 // accept implements standing. A rank that is silent has no level.
 func (x *finding) accept(now time.Time) bool {
 	r := x.role

@@ -50,7 +50,7 @@ func (c *classed) judge(now time.Time, a *attempt, step int64, took float64) {
 	f := e.judge.Finding(c.id)
 	switch {
 	case v.Change == series.Opened && f.Ratio > 1: // a run that is faster than its siblings is no fault
-		if x := c.found; x != nil && x.report != nil && x.report.ack != "" {
+		if x := c.found; x != nil && x.report != nil && len(x.report.acks) > 0 {
 			break // someone knows
 		}
 		if c.found != nil {

@@ -32,8 +32,8 @@ type report struct {
 	key       string
 	event     event.Event // as it was when it was found
 	published bool
-	muted     string // by whom; empty: not now
-	ack       string
+	mutes     []string  // that hold now, as they are told
+	acks      []string  // the same, and for as long as it stands
 	refused   time.Time // of the newest acceptance that cannot be
 	renewed   time.Time
 	changed   bool // since then
@@ -51,7 +51,7 @@ func (e *Engine) open(now time.Time, of standing, key string, ev event.Event) *r
 // speak says a report that may be said and was not, and renews what others list.
 func (e *Engine) speak(now time.Time, r *report) {
 	switch {
-	case !r.published && r.muted == "":
+	case !r.published && len(r.mutes) == 0:
 		ev := r.event
 		if now.After(ev.Time) { // it was muted until now
 			ev = r.now(now, event.StateOpen)
@@ -70,11 +70,7 @@ func (e *Engine) speak(now time.Time, r *report) {
 func (r *report) now(now time.Time, state event.State) event.Event {
 	ev := r.event
 	ev.Time, ev.Data.Evidence = now, r.of.evidence(now, state)
-	for _, w := range []string{r.ack, r.muted} {
-		if w != "" {
-			ev.Data.Evidence.Told = append(ev.Data.Evidence.Told, w)
-		}
-	}
+	ev.Data.Evidence.Told = slices.Concat(ev.Data.Evidence.Told, r.acks, r.mutes)
 	return ev
 }
 
@@ -133,7 +129,7 @@ func (e *Engine) standing() []*report {
 // hear brings one report to what people said. Acknowledgement and acceptance are of what had been found when they were made, so there
 // is none of what is new.
 func (e *Engine) hear(now time.Time, r *report, isNew bool) {
-	ack, muted := r.ack, ""
+	acks, mutes := slices.Clone(r.acks), []string(nil)
 	var accepted *statement.Statement
 	for i := range e.statements {
 		s := &e.statements[i]
@@ -143,23 +139,35 @@ func (e *Engine) hear(now time.Time, r *report, isNew bool) {
 		switch {
 		case s.Verb == statement.Mute:
 			if now.Before(s.Until) {
-				muted = s.Words()
+				mutes = newest(mutes, s.Words())
 			}
 		case isNew, r.event.Time.After(s.At):
 		case s.Verb == statement.Acknowledge:
-			ack = s.Words()
+			acks = newest(acks, s.Words())
 		case s.Verb == statement.Accept:
 			accepted = s
 		}
 	}
-	if muted != "" && r.muted == "" {
+	if len(mutes) > 0 && len(r.mutes) == 0 {
 		e.counts.Muted++
 	}
-	r.changed = r.changed || ack != r.ack || muted != r.muted
-	r.ack, r.muted = ack, muted
+	r.changed = r.changed || !slices.Equal(acks, r.acks) || !slices.Equal(mutes, r.mutes)
+	r.acks, r.mutes = acks, mutes
 	if accepted != nil && accepted.At.After(r.refused) {
 		e.accept(now, r, accepted)
 	}
+}
+
+// maxTold bounds what of one kind is told of one finding.
+const maxTold = 8
+
+// newest adds what is told to what was; the same is told once, the oldest least.
+func newest(all []string, w string) []string {
+	if slices.Contains(all, w) {
+		return all
+	}
+	all = append(all, w)
+	return all[max(0, len(all)-maxTold):]
 }
 
 // accept ends a report without a recovery: its level is the baseline from now on.

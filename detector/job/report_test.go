@@ -76,6 +76,15 @@ func TestAnAcknowledgedFindingStandsAndItsEndIsSaid(t *testing.T) {
 	if ev, active := g.shown(behind5); !active || len(ev.Told) != 1 || ev.Told[0] != "acknowledged by ada: fan ordered" {
 		t.Errorf("listed %+v", ev)
 	}
+	for range 3 * maxTold {
+		g.says(statement.Statement{Verb: statement.Acknowledge, Key: "*", By: g.now.String()}, statement.Statement{Verb: statement.Mute, Key: "*", Until: g.now.Add(time.Hour)},
+			statement.Statement{Verb: statement.Mute, Key: "rank/*", Until: g.now.Add(time.Minute)})
+		g.want(g.run(5), "")
+	}
+	if ev, _ := g.shown(behind5); len(ev.Told) != maxTold+2 || !strings.HasPrefix(ev.Told[maxTold+1], "muted by ada until ") || ev.Told[maxTold] == ev.Told[maxTold+1] {
+		t.Errorf("listed %q", ev.Told)
+	}
+	g.says()
 	g.compute = nil
 	g.want(g.run(60), "-straggler(5)")
 }

@@ -34,7 +34,12 @@ func (w *walk) report(of standing, at **report) {
 	w.Text(&r.key, maxKey)
 	w.Text(&text, event.MaxBytes)
 	w.Flag(&r.published)
-	w.Text(&r.ack, maxWords)
+	for i := range w.List(len(r.acks), maxTold) {
+		if w.Reads() {
+			r.acks = append(r.acks, "")
+		}
+		w.Text(&r.acks[i], maxWords)
+	}
 	w.at(&r.refused)
 	if !w.Reads() || w.Failed() {
 		return

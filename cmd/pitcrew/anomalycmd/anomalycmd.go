@@ -10,7 +10,6 @@ import (
 	"io"
 	"os/user"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -18,8 +17,6 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
-	"github.com/pitcrew/pitcrew/detector/statement"
-	"github.com/pitcrew/pitcrew/event"
 )
 
 // Command is `pitcrew anomaly`.
@@ -31,53 +28,8 @@ func Command() *cobra.Command {
 	return c
 }
 
-// prefix of the conditions' keys.
+// prefix of the keys of what agents find.
 const prefix = "anomaly/"
-
-// standing reads the findings of one node, or of all, that are open or accepted.
-func standing(ctx context.Context, b *bus.Bus, node string) ([]bus.Condition, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	current := make(chan struct{})
-	var all []bus.Condition
-	done := make(chan error, 1)
-	go func() {
-		done <- b.Conditions(ctx, current, func(c bus.Condition) {
-			select {
-			case <-current: // news after the moment
-			default:
-				if c.Active && c.Event != nil && strings.HasPrefix(c.Key, prefix) && (node == "" || node == c.Node) {
-					all = append(all, c)
-				}
-			}
-		})
-	}()
-	select {
-	case <-current:
-		cancel()
-		if err := <-done; err != nil {
-			return nil, err
-		}
-	case err := <-done:
-		if err == nil {
-			err = ctx.Err()
-		}
-		return nil, err
-	}
-	slices.SortFunc(all, func(a, b bus.Condition) int {
-		return cmp.Or(rank(b).Compare(rank(a)), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Key, b.Key))
-	})
-	return all, nil
-}
-
-// rank orders by onset, as a time, with worse ones later in it.
-func rank(c bus.Condition) time.Time {
-	t := c.Event.Data.Onset
-	if c.Event.Data.Severity.AtLeast(event.Warning) {
-		t = t.AddDate(100, 0, 0)
-	}
-	return t
-}
 
 func statements(ctx context.Context, b *bus.Bus, now time.Time) ([]bus.Statement, error) {
 	all, err := b.Statements().List(ctx)
@@ -94,56 +46,43 @@ func statements(ctx context.Context, b *bus.Bus, now time.Time) ([]bus.Statement
 	return out, nil
 }
 
-// finding is one line of the list.
-type finding struct {
-	Node     string      `json:"node"`
-	Key      string      `json:"key"`
-	Severity string      `json:"severity"`
-	State    event.State `json:"state"`
-	Onset    time.Time   `json:"onset"`
-	Muted    bool        `json:"muted,omitempty"`
-	Event    event.Event `json:"-"`
-	Raw      event.Data  `json:"finding"`
-}
-
-func findings(cs []bus.Condition, said []bus.Statement) []finding {
-	out := make([]finding, 0, len(cs))
-	for _, c := range cs {
-		d := c.Event.Data
-		f := finding{Node: c.Node, Key: c.Key, Severity: string(d.Severity), State: d.Evidence.State, Onset: d.Onset, Event: *c.Event, Raw: d}
-		f.Muted = slices.ContainsFunc(said, func(s bus.Statement) bool {
-			return s.Verb == bus.StateMute && s.Of(c.Node) && statement.Match(s.Key, c.Key)
-		})
-		out = append(out, f)
-	}
-	return out
-}
-
 func list(f *connect.Flags) *cobra.Command {
 	var node string
 	c := &cobra.Command{
-		Use: "list", Short: "Findings that are open or accepted, worst first, and what people said of them", Args: cobra.NoArgs,
+		Use: "list", Short: "Findings of agents and gateways that are open or accepted, worst first, and what people said of them", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.Open(c.Context(), func(ctx context.Context, b *bus.Bus) error {
-				cs, err := standing(ctx, b, node)
+				fs, refused, err := standing(ctx, b)
 				if err != nil {
 					return err
 				}
-				said, err := statements(ctx, b, time.Now())
+				warn(c.ErrOrStderr(), refused)
+				now := time.Now()
+				said, err := statements(ctx, b, now)
 				if err != nil {
 					return err
 				}
-				fs := findings(cs, said)
-				said = slices.DeleteFunc(said, func(s bus.Statement) bool { return node != "" && !s.Of(node) })
+				if node != "" {
+					fs = slices.DeleteFunc(fs, func(f finding) bool { return f.Node != node })
+					said = slices.DeleteFunc(said, func(s bus.Statement) bool { return !s.Of(node) })
+				}
+				heed(fs, said, now)
 				if f.JSON() {
-					return writeJSON(c.OutOrStdout(), map[string]any{"findings": fs, "statements": nonNil(said)})
+					return writeJSON(c.OutOrStdout(), map[string]any{"findings": nonNil(fs), "statements": nonNil(said)})
 				}
-				return table(c.OutOrStdout(), fs, said, time.Now())
+				return table(c.OutOrStdout(), fs, said, now)
 			})
 		},
 	}
-	c.Flags().StringVar(&node, "node", "", "of this node only")
+	c.Flags().StringVar(&node, "node", "", "of this node only: of the GPU or rank that is found")
 	return c
+}
+
+// warn tells of records that are not listed.
+func warn(out io.Writer, refused []error) {
+	for _, err := range refused {
+		fmt.Fprintln(out, "refused:", err)
+	}
 }
 
 func nonNil[T any](v []T) []T {
@@ -160,19 +99,22 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
+// late is after how long a gateway that is there would have told again of what it found.
+const late = 90 * time.Second
+
 func table(out io.Writer, fs []finding, said []bus.Statement, now time.Time) error {
 	if len(fs) == 0 {
 		fmt.Fprintln(out, "No finding stands.")
 	} else {
 		w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-		fmt.Fprintln(w, "NODE\tFINDING\tSEVERITY\tSTATE\tFOR\tGPU-SECONDS LOST\tWHAT")
+		fmt.Fprintln(w, "SOURCE\tNODE\tFINDING\tSEVERITY\tSTATE\tSINCE\tFOR\tGPU-SECONDS LOST\tWHAT")
 		for _, f := range fs {
-			state := string(f.State)
-			if f.Muted {
-				state += ", muted"
+			state := f.words()
+			if silent := now.Sub(f.Heard); f.Source == gateway && silent > late {
+				state += fmt.Sprintf(", not heard of for %s", silent.Round(time.Second))
 			}
-			what := strings.Join(append([]string{f.Raw.Evidence.Raw}, f.Raw.Evidence.Told...), "; ")
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%.0f\t%s\n", f.Node, f.Key, f.Severity, state, now.Sub(f.Onset).Round(time.Second), f.Raw.Evidence.LostGPUSeconds, what)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%s\n", f.from(), cmp.Or(f.Node, "-"), f.Key, f.Severity, state,
+				f.Onset.UTC().Format(time.RFC3339), now.Sub(f.Onset).Round(time.Second), f.Lost, f.Raw.Evidence.Raw)
 		}
 		if err := w.Flush(); err != nil {
 			return err

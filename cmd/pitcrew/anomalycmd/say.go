@@ -1,6 +1,7 @@
 package anomalycmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
+	"github.com/pitcrew/pitcrew/detector/job"
 	"github.com/pitcrew/pitcrew/detector/statement"
+	"github.com/pitcrew/pitcrew/event"
 )
 
 // plan is what a command is about to do, told before it is done.
@@ -21,6 +24,8 @@ type plan struct {
 	Findings  []finding     `json:"findings"` // that stand now and that it is about
 	DryRun    bool          `json:"dry_run"`
 	Done      bool          `json:"done"`
+
+	Unanswered []string `json:"unanswered,omitempty"` // by gateways, which may hear it later
 }
 
 type speech struct {
@@ -32,7 +37,7 @@ type speech struct {
 }
 
 func (s *speech) flags(c *cobra.Command) *cobra.Command {
-	c.Flags().StringVar(&s.node, "node", "", "on this node only; a name that ends in * is a prefix")
+	c.Flags().StringVar(&s.node, "node", "", "of what is found on this node only; a name that ends in * is a prefix")
 	c.Flags().StringVar(&s.reason, "reason", "", "kept, and shown wherever the finding is")
 	c.Flags().BoolVar(&s.dry, "dry-run", false, "say what would be done, and do nothing")
 	return c
@@ -40,7 +45,9 @@ func (s *speech) flags(c *cobra.Command) *cobra.Command {
 
 const findingArg = " FINDING [SUBJECT]"
 
-const findingHelp = `FINDING is a key as ` + "`pitcrew anomaly list`" + ` shows it, in one or two words: anomaly/sm-clock gpu/GPU-1. Either word may be *, or end in one.`
+const findingHelp = `FINDING is a key as ` + "`pitcrew anomaly list`" + ` shows it, in one or two words: anomaly/sm-clock gpu/GPU-1, or of a gateway
+rank/straggler job/UID/rank/5/attempt/0. Either word may be *, or end in one: rank/* job/UID/*. Of what a gateway found it is waited for
+until that has heard it, for as long as --wait says; if it does not, what was said is kept for it.`
 
 func ack(f *connect.Flags) *cobra.Command {
 	s := &speech{verb: bus.StateAck, effect: "is known; it is not said again when it gets worse", mustStand: true}
@@ -85,34 +92,45 @@ func (s *speech) run(f *connect.Flags) func(*cobra.Command, []string) error {
 				return err
 			}
 		}
-		if st.Key != "*" && !strings.HasPrefix(st.Key, prefix) {
-			return fmt.Errorf("finding %q: its name begins with %s, as `pitcrew anomaly list` shows it", st.Key, prefix)
+		if !findable(st.Key) {
+			return fmt.Errorf("finding %q: its name begins with %s, or is one of a gateway's (%s), as `pitcrew anomaly list` shows it",
+				st.Key, prefix, strings.Join(event.GatewaySignals, ", "))
 		}
 		return f.Open(c.Context(), func(ctx context.Context, b *bus.Bus) error { return s.do(ctx, c, f, b, st) })
 	}
 }
 
+// findable reports whether a pattern can name statistical findings.
+func findable(pattern string) bool {
+	return strings.HasPrefix(pattern, prefix) || slices.ContainsFunc(event.GatewaySignals, func(name string) bool { return statement.Names(pattern, name) })
+}
+
 func (s *speech) do(ctx context.Context, c *cobra.Command, f *connect.Flags, b *bus.Bus, st bus.Statement) error {
-	cs, err := standing(ctx, b, "")
+	fs, refused, err := standing(ctx, b)
 	if err != nil {
 		return err
 	}
-	cs = slices.DeleteFunc(cs, func(x bus.Condition) bool { return !st.Of(x.Node) || !statement.Match(st.Key, x.Key) })
-	if s.mustStand && len(cs) == 0 {
+	warn(c.ErrOrStderr(), refused)
+	fs = slices.DeleteFunc(fs, func(x finding) bool { return !about(st, x) })
+	switch {
+	case s.mustStand && len(fs) == 0:
 		return fmt.Errorf("%s %q%s: %w", s.verb, st.Key, on(st.Node), errNothing)
+	case s.mustStand && !slices.ContainsFunc(fs, func(x finding) bool { return x.levelled(s.verb) }):
+		return fmt.Errorf("%s %q%s: %s", s.verb, st.Key, on(st.Node), noLevel)
 	}
-	for _, x := range cs { // a node's clock may run ahead of this one's: what stands began before it is spoken of
-		if onset := x.Event.Data.Onset; s.mustStand && onset.After(st.At) {
-			st.At = onset
+	for _, x := range fs { // the clock of whoever found it may run ahead of this one's: what stands was found before it is spoken of
+		if s.mustStand && x.at.After(st.At) {
+			st.At = x.at
 		}
 	}
-	p := plan{Statement: st, Findings: findings(cs, nil), DryRun: s.dry}
+	p := plan{Statement: st, Findings: nonNil(fs), DryRun: s.dry}
 	if !f.JSON() {
 		s.tell(c, p)
 	}
+	var silent []finding
 	if !s.dry {
 		if s.undo {
-			err = withdraw(ctx, b, st)
+			p.Statement, err = withdraw(ctx, b, st)
 		} else {
 			err = put(ctx, b, st)
 		}
@@ -120,16 +138,35 @@ func (s *speech) do(ctx context.Context, c *cobra.Command, f *connect.Flags, b *
 			return err
 		}
 		p.Done = true
+		if silent, err = answered(ctx, b, p.Statement, s.undo, fs, f.Wait()); err != nil {
+			return err
+		}
+		for _, x := range silent {
+			p.Unanswered = append(p.Unanswered, x.Gateway+" "+x.Key)
+		}
 	}
 	if f.JSON() {
-		return writeJSON(c.OutOrStdout(), p)
+		if err := writeJSON(c.OutOrStdout(), p); err != nil {
+			return err
+		}
+		return unanswered(silent, f.Wait())
 	}
-	if p.Done {
+	switch {
+	case len(silent) > 0:
+		return unanswered(silent, f.Wait())
+	case p.Done:
 		fmt.Fprintln(c.OutOrStdout(), "done")
-	} else {
+	default:
 		fmt.Fprintln(c.OutOrStdout(), "nothing was done (--dry-run)")
 	}
 	return nil
+}
+
+const noLevel = "it has no level that could be normal; acknowledge it, or mute it for a while"
+
+// levelled reports whether a verb can be said of a finding.
+func (f *finding) levelled(verb string) bool {
+	return verb != bus.StateAccept || f.Source == agent || job.Levelled(f.Signal)
 }
 
 func (s *speech) tell(c *cobra.Command, p plan) {
@@ -144,7 +181,11 @@ func (s *speech) tell(c *cobra.Command, p plan) {
 	}
 	fmt.Fprintln(out)
 	for _, x := range p.Findings {
-		fmt.Fprintf(out, "  %s  %s (%s, %s) %s\n", x.Node, x.Key, x.Severity, x.State, s.effect)
+		effect := s.effect
+		if !x.levelled(s.verb) {
+			effect = "stays: " + noLevel
+		}
+		fmt.Fprintf(out, "  %s  %s (%s, %s) %s\n", cmp.Or(x.Node, "-"), x.Key, x.Severity, x.words(), effect)
 	}
 	if len(p.Findings) == 0 {
 		fmt.Fprintln(out, "  nothing that matches stands now")
@@ -171,13 +212,14 @@ func put(ctx context.Context, b *bus.Bus, st bus.Statement) error {
 	}
 }
 
-func withdraw(ctx context.Context, b *bus.Bus, st bus.Statement) error {
-	_, rev, err := b.Statements().Get(ctx, st.ID())
+// withdraw takes a mute away, and gives it.
+func withdraw(ctx context.Context, b *bus.Bus, st bus.Statement) (bus.Statement, error) {
+	was, rev, err := b.Statements().Get(ctx, st.ID())
 	if errors.Is(err, bus.ErrNotFound) {
-		return fmt.Errorf("%q is not muted%s; `pitcrew anomaly list` shows the mutes", st.Key, on(st.Node))
+		return st, fmt.Errorf("%q is not muted%s; `pitcrew anomaly list` shows the mutes", st.Key, on(st.Node))
 	}
 	if err != nil {
-		return err
+		return st, err
 	}
-	return b.Statements().Delete(ctx, st.ID(), rev)
+	return was, b.Statements().Delete(ctx, st.ID(), rev)
 }

@@ -24,7 +24,7 @@ func (f *Flags) Register(p *pflag.FlagSet) {
 	p.StringVar(&f.cluster, "cluster", envOr("PITCREW_CLUSTER", bus.DefaultCluster), "name of the cluster (PITCREW_CLUSTER)")
 	p.StringVar(&f.creds, "creds", os.Getenv("PITCREW_NATS_CREDS"), "NATS credentials file (PITCREW_NATS_CREDS)")
 	p.StringVarP(&f.output, "output", "o", "text", "text or json")
-	p.DurationVar(&f.wait, "wait", 5*time.Second, "how long to wait for NATS")
+	p.DurationVar(&f.wait, "wait", 5*time.Second, "how long to wait for NATS, or for an answer")
 }
 
 func envOr(name, otherwise string) string {
@@ -33,6 +33,9 @@ func envOr(name, otherwise string) string {
 	}
 	return otherwise
 }
+
+// Wait is how long whoever is waited for has.
+func (f *Flags) Wait() time.Duration { return f.wait }
 
 // JSON reports whether output is asked for as JSON.
 func (f *Flags) JSON() bool { return f.output == "json" }
