@@ -2,10 +2,8 @@ package bus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,17 +31,29 @@ func (b *Bus) Events(ctx context.Context, durable string, handle func(context.Co
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end of the context is the ordinary end
 		}
+		if errors.Is(err, errBack) {
+			continue
+		}
 		b.log.Warn("event consumer ended; starting again", "error", err)
 		sleep(ctx, retryEvery)
 	}
 }
 
+// errBack says that the connection was lost and is back: what was asked of the server that was is asked again, since a pull that came
+// before a restarted server knew its consumers is missed only after two heartbeats, 10 s.
+var errBack = errors.New("connected again")
+
+// againAfter is after how long a message that nobody has acknowledged comes again.
+const againAfter = 30 * time.Second
+
 func (b *Bus) consume(ctx context.Context, durable string, handle func(context.Context, Delivery) error, bad func(string, error)) error {
+	back := b.nc.StatusChanged(nats.CONNECTED)
+	defer b.nc.RemoveStatusListener(back)
 	if err := b.Wait(ctx); err != nil {
 		return err
 	}
 	cfg := jetstream.ConsumerConfig{
-		Durable: durable, AckPolicy: jetstream.AckExplicitPolicy, AckWait: 30 * time.Second, MaxAckPending: 1,
+		Durable: durable, AckPolicy: jetstream.AckExplicitPolicy, AckWait: againAfter, MaxAckPending: 1,
 		FilterSubject: eventPrefix + "." + Token(b.cluster) + ".>", DeliverPolicy: jetstream.DeliverAllPolicy,
 	}
 	if durable == "" {
@@ -56,20 +66,7 @@ func (b *Bus) consume(ctx context.Context, durable string, handle func(context.C
 	}
 	failed := make(chan error, 1)
 	run, err := c.Consume(func(m jetstream.Msg) {
-		d, err := b.delivery(m)
-		if err != nil {
-			bad(m.Subject(), err)
-			_ = m.Term()
-			return
-		}
-		if err := handle(ctx, d); err != nil {
-			b.log.Warn("event not dealt with; it will come again", "id", d.Event.ID, "error", err)
-			_ = m.NakWithDelay(retryEvery)
-			return
-		}
-		if err := m.DoubleAck(ctx); err != nil && ctx.Err() == nil {
-			b.log.Warn("ack", "id", d.Event.ID, "error", err)
-		}
+		b.deal(ctx, m, handle, bad)
 	}, jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 		if errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConsumerNotFound) {
 			select {
@@ -87,6 +84,48 @@ func (b *Bus) consume(ctx context.Context, durable string, handle func(context.C
 		return ctx.Err()
 	case err := <-failed:
 		return err
+	case <-back:
+		return errBack
+	}
+}
+
+// deal hands one message over. What the server is not told while it is away would come again only after againAfter, and hold up all
+// others until then: so it is told when it is back, and what could not be dealt with is tried again here.
+func (b *Bus) deal(ctx context.Context, m jetstream.Msg, handle func(context.Context, Delivery) error, bad func(string, error)) {
+	for {
+		d, err := b.delivery(m) // with its age as it is now
+		if err != nil {
+			bad(m.Subject(), err)
+			_ = m.Term()
+			return
+		}
+		err = handle(ctx, d)
+		if err == nil {
+			b.ack(ctx, m, d.Event.ID)
+			return
+		}
+		b.log.Warn("event not dealt with; it will come again", "id", d.Event.ID, "error", err)
+		if m.NakWithDelay(retryEvery) == nil || !sleep(ctx, retryEvery) {
+			return
+		}
+	}
+}
+
+// ack tells the server that a message is dealt with, for as long as it would wait for that.
+func (b *Bus) ack(ctx context.Context, m jetstream.Msg, id string) {
+	for end := time.Now().Add(againAfter); ; {
+		try, cancel := context.WithTimeout(ctx, againWithin)
+		err := m.DoubleAck(try)
+		cancel()
+		if err == nil || errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
+			return
+		}
+		if time.Now().After(end) || !sleep(ctx, againEvery) {
+			if ctx.Err() == nil {
+				b.log.Warn("ack", "id", id, "error", err)
+			}
+			return
+		}
 	}
 }
 
@@ -108,111 +147,6 @@ func (b *Bus) delivery(m jetstream.Msg) (Delivery, error) {
 		return Delivery{}, err
 	}
 	return d, nil
-}
-
-// Condition is the current state of one thing on a node.
-type Condition struct {
-	Node string `json:"node"`
-	// Gateway is who says it of something on the node, or on none, in place of the node itself.
-	Gateway string          `json:"gateway,omitempty"`
-	Key     string          `json:"key"`             // the signal and what it is about, for example "xid/79 gpu/GPU-..."
-	Active  bool            `json:"active"`          // false: cleared
-	Since   time.Time       `json:"since"`           // of the present state
-	BootID  string          `json:"boot_id"`         // a condition of another boot is history
-	Event   *event.Event    `json:"-"`               // what opened it
-	Raw     json.RawMessage `json:"event,omitempty"` // its structured form
-}
-
-// SetCondition publishes the state of c.Key on c.Node; the stream keeps the last. What a gateway found is kept apart from what holds on
-// nodes, until it is cleared or has not been set again for ten minutes: nobody acts on it, and it does not outlive its gateway.
-func (b *Bus) SetCondition(ctx context.Context, c Condition) error {
-	if c.Event != nil {
-		raw, err := event.Encode(*c.Event)
-		if err != nil {
-			return err
-		}
-		c.Raw = raw
-	}
-	if c.Gateway != "" {
-		return b.setFound(ctx, c)
-	}
-	raw, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	_, err = b.js.Publish(ctx, subject(conditionPrefix, b.cluster, c.Node, c.Key), raw)
-	if err != nil {
-		return fmt.Errorf("condition %s of node %s: %w", c.Key, c.Node, err)
-	}
-	return nil
-}
-
-// Conditions calls handle with the last value of each condition and then with each change, until ctx ends. current, if not
-// nil, is closed when all last values of the moment have been delivered.
-func (b *Bus) Conditions(ctx context.Context, current chan<- struct{}, handle func(Condition)) error {
-	if err := b.Wait(ctx); err != nil {
-		return err
-	}
-	c, err := b.js.OrderedConsumer(ctx, ConditionStream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{conditionPrefix + "." + Token(b.cluster) + ".>"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
-	})
-	if err != nil {
-		return fmt.Errorf("conditions: %w", err)
-	}
-	info, err := c.Info(ctx)
-	if err != nil {
-		return fmt.Errorf("conditions: %w", err)
-	}
-	told := current == nil
-	tell := func(pending uint64) {
-		if pending == 0 && !told {
-			told = true
-			close(current)
-		}
-	}
-	tell(info.NumPending)
-	run, err := c.Consume(func(m jetstream.Msg) {
-		if cond, err := b.condition(m); err != nil {
-			b.log.Warn("condition refused", "subject", m.Subject(), "error", err)
-		} else {
-			handle(cond)
-		}
-		if md, err := m.Metadata(); err == nil {
-			tell(md.NumPending)
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("conditions: %w", err)
-	}
-	<-ctx.Done()
-	run.Stop()
-	<-run.Closed()
-	return nil
-}
-
-func (b *Bus) condition(m jetstream.Msg) (Condition, error) {
-	var c Condition
-	if err := json.Unmarshal(m.Data(), &c); err != nil {
-		return c, err
-	}
-	node, err := nodeOf(m.Subject(), conditionPrefix)
-	if err != nil {
-		return c, err
-	}
-	if strings.HasPrefix(node, gatewayMark) { // what holds on a node is for it alone to say
-		return c, fmt.Errorf("condition from gateway %q", node)
-	}
-	if c.Node != node {
-		return c, fmt.Errorf("condition of node %q on the subject of node %q", c.Node, node)
-	}
-	if len(c.Raw) > 0 {
-		e, err := event.Decode(c.Raw)
-		if err != nil {
-			return c, err
-		}
-		c.Event = &e
-	}
-	return c, nil
 }
 
 // Beat publishes that node's agent lives, now and then every period, until ctx ends. Beats are not stored.

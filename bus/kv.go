@@ -142,57 +142,6 @@ type Change[T any] struct {
 	Deleted bool
 }
 
-// Watch calls handle with each present value and then with each change, until ctx ends. current, if not nil, is called once
-// after the present values.
-func (k Bucket[T]) Watch(ctx context.Context, current func(), handle func(Change[T])) error {
-	kv, err := k.kv(ctx)
-	if err != nil {
-		return err
-	}
-	w, err := kv.WatchAll(ctx)
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", k.name, err)
-	}
-	defer func() { _ = w.Stop() }()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e, ok := <-w.Updates():
-			if !ok && ctx.Err() != nil { // both are ready then, and select takes either
-				return nil
-			}
-			if !ok {
-				return fmt.Errorf("watch %s ended", k.name)
-			}
-			if e == nil {
-				if current != nil {
-					current()
-				}
-				continue
-			}
-			k.deliver(e, handle)
-		}
-	}
-}
-
-func (k Bucket[T]) deliver(e jetstream.KeyValueEntry, handle func(Change[T])) {
-	key, err := unpath(e.Key())
-	c := Change[T]{Key: key, Rev: e.Revision(), Stored: e.Created(), Deleted: e.Operation() != jetstream.KeyValuePut}
-	if err == nil && !c.Deleted {
-		err = json.Unmarshal(e.Value(), &c.Value)
-	}
-	if err != nil {
-		if k.refused != nil {
-			k.refused(e.Key(), err)
-			return
-		}
-		k.b.log.Warn("value refused", "bucket", k.name, "key", e.Key(), "error", err)
-		return
-	}
-	handle(c)
-}
-
 // List reads every present value.
 func (k Bucket[T]) List(ctx context.Context) ([]Change[T], error) {
 	ctx, cancel := context.WithCancel(ctx)

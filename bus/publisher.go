@@ -203,6 +203,8 @@ func (p *Publisher) send(it *item) (jetstream.PubAckFuture, error) {
 func (p *Publisher) await(ctx context.Context, it *item, f jetstream.PubAckFuture) {
 	t := time.NewTimer(ackWait)
 	defer t.Stop()
+	back := p.b.nc.StatusChanged(nats.CONNECTED)
+	defer p.b.nc.RemoveStatusListener(back)
 	select {
 	case <-f.Ok():
 		p.counts.acked.Add(1)
@@ -215,6 +217,8 @@ func (p *Publisher) await(ctx context.Context, it *item, f jetstream.PubAckFutur
 		p.log.Warn("publish not acknowledged; will retry", "id", it.e.ID, "error", err)
 	case <-t.C:
 		p.log.Warn("no acknowledgement in time; will retry", "id", it.e.ID, "after", ackWait)
+	case <-back: // what was sent before is not answered any more
+		p.log.Debug("connected again before it was acknowledged; will retry", "id", it.e.ID)
 	case <-ctx.Done():
 		return
 	}

@@ -23,7 +23,7 @@ func (r *remediator) listen(ctx context.Context, group *errgroup.Group, pub *bus
 
 // conditions hands what holds now, on the node's present boot, to the engine: so a fault from a time when nobody led is not lost,
 // and one that was repaired is not acted on.
-func (r *remediator) conditions(ctx context.Context, e *incident.Engine) error {
+func (r *remediator) conditions(ctx context.Context, e *incident.Engine, said *board) error {
 	return r.bus.Conditions(ctx, nil, func(c bus.Condition) {
 		if !c.Active || c.Event == nil {
 			return
@@ -35,10 +35,31 @@ func (r *remediator) conditions(ctx context.Context, e *incident.Engine) error {
 		if foreign.Ours(c.Key) && !r.stillSaid(ctx, c) {
 			return
 		}
-		if err := e.Handle(ctx, *c.Event, incident.Origin{Live: true}); err != nil && ctx.Err() == nil {
-			r.o.Log.Warn("reconcile a condition", "node", c.Node, "key", c.Key, "error", err)
+		for {
+			err := e.Handle(ctx, *c.Event, incident.Origin{Live: true})
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			r.o.Log.Warn("reconcile a condition; will retry while it stands", "node", c.Node, "key", c.Key, "error", err)
+			if !pause(ctx, time.Second) {
+				return
+			}
+			if s, _ := said.Standing(*c.Event); s != incident.Holds && s != incident.Silent {
+				return
+			}
 		}
 	})
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
 }
 
 // stillSaid reports whether a node's object still says what a condition of ours repeats; where it does not, the condition ended while nobody

@@ -292,7 +292,7 @@ func (r *remediator) lead(ctx context.Context) error {
 			r.o.Log.Warn("event refused", "subject", subject, "error", err)
 		})
 	})
-	group.Go(func() error { return r.conditions(ctx, e) })
+	group.Go(func() error { return r.conditions(ctx, e, said) })
 	r.listen(ctx, group, pub)
 	group.Go(func() error { return e.Follow(ctx) })
 	group.Go(func() error { return r.bus.Beats(ctx, w.Heard) })

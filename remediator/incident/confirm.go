@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
@@ -116,4 +117,18 @@ func confirmed(f Fault, g *cluster.Gang, live checkpoint.Gang, missing map[strin
 		}
 	}
 	return len(live.Ranks) == 1 && r.HeartbeatAgeS > 2, fmt.Sprintf("rank %d seems hung but no peer waits for it", *f.Rank)
+}
+
+// stallFloor is the least time without a step that speaks for a stalled peer.
+const stallFloor = 700 * time.Millisecond
+
+// PeersStalled asks the surviving ranks of a gang whether they stand still beyond their own pace: the witness of a lost node. Where no
+// surviving rank can be read, known is false.
+func (e *Engine) PeersStalled(ctx context.Context, g cluster.Gang, node string) (stalled, known bool) {
+	live, _ := e.Checkpoint.Observe(ctx, members(&g, func(m cluster.Member) bool { return m.Node == node }))
+	for _, r := range live.Ranks {
+		limit := max(stallFloor, time.Duration(3*r.P99StepS*float64(time.Second)))
+		stalled = stalled || r.Section != "setup" && r.StepAgeS > limit.Seconds()
+	}
+	return stalled, len(live.Ranks) > 0
 }

@@ -1,0 +1,209 @@
+package incident
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+)
+
+// Origin says how an event reached the engine.
+type Origin struct {
+	Age time.Duration // since JetStream stored it, by its clock
+	// Live says that the node's own current conditions bear the event out: it was read from them, not from the stream.
+	Live bool
+	// Observed is the closed incident that a policy only observed, where the event is said again for it; nil otherwise.
+	Observed *Incident
+}
+
+// Handle deals with one event. It returns nil when the event is dealt with for good, also when nothing is to be done; an error
+// means: deliver it again.
+func (e *Engine) Handle(ctx context.Context, ev event.Event, o Origin) error {
+	if ev.Type != event.Fault && ev.Type != event.Anomaly {
+		return nil
+	}
+	e.handling.Lock()
+	defer e.handling.Unlock()
+	known, err := e.Seen.Known(ctx, ev.ID)
+	if err != nil {
+		return err
+	}
+	if known {
+		e.count("seen before")
+		return nil
+	}
+	if age := e.ageOf(ev, o); age > e.Judge.MaxEventAge() && !o.Live {
+		// A stale event never acts by itself. If its node still has the condition, the reconciliation of conditions brings it
+		// back as a live one; so it must not be remembered as dealt with.
+		e.count("stale")
+		e.Log.Warn("stale event: nothing is done by it", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "age", age)
+		return nil
+	}
+	err = e.dispatch(ctx, ev, o.Observed)
+	if errors.Is(err, cluster.ErrForbidden) { // it will be refused again, and must not hold up the others
+		e.count("forbidden")
+		e.Log.Error("event not dealt with", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "error", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return e.Seen.Remember(ctx, ev.ID)
+}
+
+// ageOf is the greater of the stream's age and of what the event says of itself: a replayed event is young in the stream and
+// old by its own time. A node's clock that runs ahead cannot make it younger than the stream says.
+func (e *Engine) ageOf(ev event.Event, o Origin) time.Duration {
+	return max(o.Age, e.Now().Sub(ev.Time))
+}
+
+func (e *Engine) count(reason string) {
+	e.mu.Lock()
+	e.noted[reason]++
+	e.mu.Unlock()
+}
+
+// Noted counts events that opened nothing, by reason.
+func (e *Engine) Noted() map[string]int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := map[string]int64{}
+	for k, v := range e.noted {
+		out[k] = v
+	}
+	return out
+}
+
+// dispatch opens or joins one incident per gang concerned, or one for the node where no gang is.
+func (e *Engine) dispatch(ctx context.Context, ev event.Event, observed *Incident) error {
+	gangs, err := e.Cluster.GangsAt(ctx, ev.Data.Target)
+	if err != nil {
+		return err
+	}
+	if len(gangs) == 0 {
+		return e.concern(ctx, ev, nil, observed)
+	}
+	var errs []error
+	for _, g := range gangs {
+		errs = append(errs, e.concern(ctx, ev, &g, observed))
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang, observed *Incident) error {
+	t := ev.Data.Target
+	node, err := e.Cluster.NodeState(t.Node)
+	if err != nil && t.Node != "" {
+		e.count("node unknown")
+		e.Log.Warn("event about a node that the cluster does not have", "id", ev.ID, "node", t.Node)
+		return nil
+	}
+	if g != nil && t.Node != "" && !standsOn(g, t.Node) { // a node speaks for its own pods only
+		e.count("gang is elsewhere")
+		e.Log.Warn("event about a gang that has no pod on the node that speaks", "id", ev.ID, "node", t.Node, "job", g.Job.Name)
+		return nil
+	}
+	if g != nil && t.Job != nil && t.Job.UID != "" && t.Job.UID != g.Job.UID { // it was compared with ranks of a job that is not its own
+		e.count("pod of another job")
+		e.Log.Warn("event about a pod that is not of the job it names", "id", ev.ID, "pod", t.PodUID, "job", t.Job.UID, "its job", g.Job.UID)
+		return nil
+	}
+	d := e.incidentOf(g, t.Node)
+	facts := Facts{Now: e.Now(), Node: node, Gang: g, Nodes: e.Cluster.Nodes()}
+	if d != nil {
+		i := d.snapshot()
+		facts.Incident = &i
+	}
+	if d == nil && g == nil && node.Quarantined != "" { // nobody runs there and nobody will: an echo of what was dealt with
+		e.count("node is quarantined")
+		return nil
+	}
+	plan, why := e.Judge.Plan(ev, facts)
+	if observed != nil && (plan == nil || plan.Mode == observes || e.Now().Sub(observed.Opened) > plan.TakeUpWithin) {
+		return errObserves
+	}
+	if plan == nil {
+		e.count("no rule acts")
+		if d != nil {
+			return d.add(ctx, ev, nil)
+		}
+		if e.Untaken != nil {
+			e.Untaken(ev, facts)
+		}
+		e.Log.Info("event noted", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "node", t.Node, "why", why)
+		return nil
+	}
+	if g == nil && d == nil && !plan.Cordon { // a rank of a pod that is no more, say
+		e.count("nothing runs there")
+		return nil
+	}
+	f := faultOf(ev, g, plan)
+	f.Seen = e.Now()
+	switch {
+	case d != nil && plan.Mode == observes: // it is not to be acted on, also not along with another
+		err = d.add(ctx, ev, nil)
+	case d != nil:
+		err = d.add(ctx, ev, &f)
+	default:
+		return e.open(ctx, ev, g, f, observed)
+	}
+	if errors.Is(err, errClosed) { // it ended at this moment
+		e.drop(d.now.Load().ID)
+		return e.concern(ctx, ev, g, observed)
+	}
+	return err
+}
+
+func standsOn(g *cluster.Gang, node string) bool {
+	on := func(m cluster.Member) bool { return m.Node == node || m.Node == "" }
+	return slices.ContainsFunc(g.Members, on) || slices.ContainsFunc(g.Leaving, on)
+}
+
+// incidentOf finds the open incident that an event about this gang, or about this node when it has none, belongs to.
+func (e *Engine) incidentOf(g *cluster.Gang, node string) *driver {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, d := range e.drivers {
+		i := d.snapshot()
+		if g != nil && i.Job != nil && i.Job.UID == g.Job.UID || g == nil && (slices.Contains(i.FaultyNodes(), node) || i.sendsTo(node)) {
+			return d
+		}
+	}
+	return nil
+}
+
+// open makes the incident's record. Its id follows from the event and the job, so that a redelivery finds the first.
+func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fault, observed *Incident) error {
+	now := e.Now()
+	subject := ev.Data.Target.Node
+	if g != nil {
+		subject = g.Job.UID
+	}
+	i := Incident{
+		ID: "inc-" + event.NewID(ev.ID, subject)[:12], Cluster: e.Name, State: Detected, Opened: now, StateAt: now, Faults: []Fault{f}, Round: 1,
+	}
+	i.Notes = []Note{{At: now, State: Detected, Text: strings.TrimSpace(fmt.Sprintf("%s on %s %s", f.Signal, f.Node, ev.Data.Evidence.Raw))}}
+	if observed != nil {
+		i.TakenUp = now
+		i.note(now, fmt.Sprintf("taken up again: %s only observed it, the policy acts by now, and the node says that it still holds", observed.ID))
+	}
+	if g != nil {
+		i.Job = &g.Job
+	}
+	rev, err := e.Store.Put(ctx, i.ID, i, 0)
+	if errors.Is(err, bus.ErrConflict) { // delivered before, and recorded before the crash
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	e.Log.Info("incident opened", "incident", i.ID, "signal", f.Signal, "node", f.Node, "job", subject)
+	e.drive(i, rev)
+	return nil
+}
