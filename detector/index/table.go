@@ -5,6 +5,9 @@
 // are; who chooses labels cannot make look-ups slow, because the hash is seeded anew for each table; the numbers depend on what was put
 // in and taken out, in which order, and never on the seed; memory is bounded; a look-up and a removal allocate nothing.
 //
+// Keys that come in the order in which they came before, as those of a scrape do, need no hash: the one that followed last time is compared
+// first, as long as such guesses hold. A guess is right or costs a comparison; it never changes an answer.
+//
 // A fingerprint of 128 bits in a key's stead would save the comparison, and with it the promise: maphash makes none about how independent
 // two of its seeds are. In a batch that comes in the order of numbers the keys are read in the order of memory, and cost little.
 //
@@ -41,9 +44,18 @@ type slot struct {
 type Table struct {
 	most  int
 	hash  hash
-	slots []slot // a power of two of them
-	keys  []Key  // by number
+	slots []slot  // a power of two of them
+	keys  []entry // by number
 	free  []uint32
+	last  uint32 // number that was looked up last
+	sure  bool   // the guess that was due then was right
+}
+
+// entry is a number's key, and the number that was looked up after it the last time.
+type entry struct {
+	key  Key
+	held bool
+	next uint32
 }
 
 // hash is seeded: maphash for the name, and a multiplication by a secret odd number, folded, for the rest.
@@ -72,8 +84,27 @@ func (t *Table) Len() int { return len(t.keys) - len(t.free) }
 
 // Find gives the number of a key; false: it is not held.
 func (t *Table) Find(k Key) (uint32, bool) {
+	if t.sure {
+		id := t.keys[t.last].next
+		if e := &t.keys[id]; e.held && e.key == k {
+			t.last = id
+			return id, true
+		}
+	}
 	i, ok := t.find(&k, t.hash.of(&k))
-	return t.slots[i].id - 1, ok
+	if !ok {
+		return 0, false
+	}
+	id := t.slots[i].id - 1
+	t.follow(id)
+	return id, true
+}
+
+// follow notes what came after the last number.
+func (t *Table) follow(id uint32) {
+	e := &t.keys[t.last]
+	t.sure = e.next == id
+	e.next, t.last = id, id
 }
 
 // find gives the place of a key, or the empty one where the search for it ends.
@@ -84,7 +115,7 @@ func (t *Table) find(k *Key, h uint32) (int, bool) {
 		switch s := slots[i]; {
 		case s.id == 0:
 			return i, false
-		case s.hash == h && t.keys[s.id-1] == *k:
+		case s.hash == h && t.keys[s.id-1].key == *k:
 			return i, true
 		}
 	}
@@ -96,7 +127,9 @@ func (t *Table) Put(k Key) (uint32, bool) {
 	h := t.hash.of(&k)
 	i, ok := t.find(&k, h)
 	if ok {
-		return t.slots[i].id - 1, true
+		id := t.slots[i].id - 1
+		t.follow(id)
+		return id, true
 	}
 	if t.Len() >= t.most {
 		return 0, false
@@ -108,11 +141,12 @@ func (t *Table) Put(k Key) (uint32, bool) {
 	id := uint32(len(t.keys))
 	if n := len(t.free); n > 0 {
 		id, t.free = t.free[n-1], t.free[:n-1]
-		t.keys[id] = k
+		t.keys[id].key, t.keys[id].held = k, true
 	} else {
-		t.keys = append(t.keys, k)
+		t.keys = append(t.keys, entry{key: k, held: true})
 	}
 	t.slots[i] = slot{h, id + 1}
+	t.follow(id)
 	return id, true
 }
 
@@ -145,7 +179,7 @@ func (t *Table) Delete(k Key) (uint32, bool) {
 			t.slots[gap], gap = s, i
 		}
 	}
-	t.slots[gap], t.keys[id] = slot{}, Key{}
+	t.slots[gap], t.keys[id] = slot{}, entry{next: t.keys[id].next}
 	t.free = append(t.free, id)
 	return id, true
 }

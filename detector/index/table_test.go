@@ -211,3 +211,67 @@ func FuzzTableAgainstAMap(f *testing.F) {
 		}
 	})
 }
+
+// Rounds in one order are what is guessed from. Keys leave and come between, and the empty key is one of them.
+func TestAGuessNeverChangesAnAnswer(t *testing.T) {
+	w, rng := newTwin(t, 40), rand.New(rand.NewPCG(3, 1))
+	order := []Key{{}}
+	for i := range 39 {
+		order = append(order, Key{Name: "GPU", N: int64(i / 2), Class: uint8(i % 2)})
+	}
+	guessed := 0
+	for round := range 3000 {
+		if round%50 == 0 {
+			rng.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		}
+		for _, k := range order {
+			op := byte(1)
+			if rng.IntN(200) == 0 {
+				op = 0
+			} else if _, held := w.m[k]; !held && rng.IntN(3) == 0 {
+				op = 2
+			}
+			if w.t.sure {
+				guessed++
+			}
+			if err := w.do(op, k); err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+		}
+	}
+	if guessed < 3000*len(order)/4 {
+		t.Errorf("%d guesses: this test proves little", guessed)
+	}
+}
+
+// BenchmarkFind has a million keys, of which each look-up brings its own copy, in the order of the round before and in another one each
+// time.
+func BenchmarkFind(b *testing.B) {
+	const n = 1 << 20
+	t, err := New(n)
+	if err != nil {
+		b.Fatal(err)
+	}
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("step.duration{job=a,rank=%d}", i)
+		t.Put(Key{Name: strings.Clone(names[i])})
+	}
+	for _, way := range []struct {
+		name string
+		step int
+	}{{"in order", 1}, {"in another order", 514229}} {
+		b.Run(way.name, func(b *testing.B) {
+			at := 0
+			for i := 0; b.Loop(); i++ {
+				if i&(n-1) == 0 && way.step > 1 {
+					way.step += 2 // what followed before does no more
+				}
+				at = (at + way.step) & (n - 1)
+				if id, ok := t.Find(Key{Name: names[at]}); !ok || int(id) != at {
+					b.Fatalf("%s has number %d %t", names[at], id, ok)
+				}
+			}
+		})
+	}
+}
