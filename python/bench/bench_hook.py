@@ -1,12 +1,12 @@
 """What the hook costs a step on the training thread, measured with and without it in one run.
 
-    python3 python/bench/bench_hook.py [--out bench/out/hook.json] [--steps 20000]
+    python3 python/bench/bench_hook.py [--out bench/out/hook.json] [--steps 20000] [--blocks 100]
 
 `us_per_step`: the time inside `step(loss)` itself in a loop of its own, call by call, with the ring, the side thread
 and an agent connected.
 `loop`: whole training steps (data loader, forward, backward, optimizer, `pitcrew.step`) of the smallest model, in
 blocks that run in turn without the hook and with it, as one of two ranks: as it chooses the steps that it measures
-(`default`, one in 64 of such short ones), with no step measured (`unmeasured`), with every second one (`alternate`).
+(`default`, one in 256 of such short ones), with no step measured (`unmeasured`), with every second one (`alternate`).
 It is the processor time of the training thread. `least` is the difference between the least disturbed tenths of the
 blocks, which is what a step costs also on a machine that is shared; quartiles of the differences of neighbouring
 blocks beside it tell how disturbed it was. `cost_us` follows from `least`: a measured step's is twice `alternate`
@@ -34,7 +34,7 @@ import pitcrew_torch  # noqa: E402
 from pitcrew_torch import wire  # noqa: E402
 from pitcrew_torch.hook import Hook  # noqa: E402
 
-BLOCK = 64  # steps: short, so that some are not interrupted, and one of them is measured by default
+BLOCK = 256  # steps: short, so that some are not interrupted, and one of them is measured by default
 AIM_US = 5.0
 NEVER = 1 << 40
 CHOICES = {"default": None, "unmeasured": NEVER, "alternate": 2}  # attach(phases=)
@@ -84,7 +84,6 @@ class Workload:
             for _ in range(BLOCK):
                 step(float(sum(range(2000))))
             return time.thread_time_ns() - began
-        step = pitcrew_torch.step  # nobody is attached where there is no hook
         batches = iter(self._loader)
         model, optimizer = self._model, self._optimizer
         began = time.thread_time_ns()
@@ -93,7 +92,7 @@ class Workload:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            step(loss.item())
+            pitcrew_torch.step(loss.item())  # nobody is attached where there is no hook
         return time.thread_time_ns() - began
 
 
@@ -124,8 +123,9 @@ def calls(hook, steps):
 
 
 def blocks(work, count):
-    """Microseconds a step, block by block: without the hook, and with it by each choice, in turn."""
-    without, with_ = [], {name: [] for name in CHOICES}
+    """Microseconds a step, block by block: without the hook, and with it by each choice, in turn. And one step of how
+    many was measured by default, all answers."""
+    without, with_, every = [], {name: [] for name in CHOICES}, set()
     for _ in range(count):
         work.run(None)
         without.append(work.run(None) / BLOCK / 1e3)
@@ -133,15 +133,18 @@ def blocks(work, count):
             hook = work.hook(phases)
             work.run(hook)  # the first backward passes learn which gradient is the last
             with_[name].append(work.run(hook) / BLOCK / 1e3)
+            if phases is None and hook.steps.probes is not None:
+                every.add(hook.steps.probes.every)
             pitcrew_torch.detach()
             hook.close()
-    return without, with_
+    return without, with_, sorted(every)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", default=os.path.join(ROOT, "bench", "out", "hook.json"))
-    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--steps", type=int, default=20_000, help="calls of step alone")
+    parser.add_argument("--blocks", type=int, default=100, help="of whole training steps, for each choice")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         os.environ["PITCREW_DIR"] = directory
@@ -156,7 +159,7 @@ def main():
         hook.close()
         agent.close()
         work = Workload()
-        without, with_ = blocks(work, max(10, options.steps // 2 // BLOCK))
+        without, with_, every = blocks(work, max(10, options.blocks))
     least = {name: percentile(taken_, 10) - percentile(without, 10) for name, taken_ in with_.items()}
     pairs = {name: [b - a for a, b in zip(without, taken_)] for name, taken_ in with_.items()}
     cost = {
@@ -183,6 +186,7 @@ def main():
                 }
                 for name in CHOICES
             },
+            "default_measures_one_of": every,
             "blocks_each": len(without),
             "steps_per_block": BLOCK,
         },

@@ -49,11 +49,7 @@ class DeviceProbe:
         self._launch = LaunchLatency()
         self._memory_read = 0
         self._dead = False
-
-    @property
-    def busy(self):
-        """Whether `step` has to be called at a step's end."""
-        return self._ring.late
+        self.busy = False  # whether `step` has to be called at a step's end
 
     # ---- around the phases
 
@@ -131,8 +127,11 @@ class DeviceProbe:
                 self._pending.popleft()
         except Exception as error:
             self._fail(error)
-        self._ring.late = bool(self._pending)
-        self._ring.settle(self._pending[0].sequence - 1 if self._pending else sequence)
+        self.busy = bool(self._pending)
+        if self.busy:
+            self._ring.settle(self._pending[0].sequence - 1)
+        else:
+            self._ring.settle()
 
     def remember(self, now):
         """Tell what the allocator holds, if that was told long ago."""
@@ -148,7 +147,9 @@ class DeviceProbe:
         """The next step is to be measured."""
         if not self._dead and len(self._pending) < PENDING:
             self._sample = _Sample()
-            self._ring.late = True
+            if not self.busy:
+                self.busy = True
+                self._ring.settle(self._ring.sequence)
 
     def _collect(self, sample, newest):
         if newest - sample.sequence >= GIVE_UP:

@@ -23,7 +23,6 @@ from .ring import (
     EXIT_EXCEPTION,
     FLAG_CAN_SAVE,
     FLAG_LAUNCHER,
-    FLAG_TOKENS,
     SECTIONS,
     Ring,
 )
@@ -151,10 +150,6 @@ class Hook:
         if self._stop_counting is not None:
             self._stop_counting()
         self.steps.done -= self._by_optimizer
-
-    def count_tokens(self):
-        """Records count tokens and not samples."""
-        self.ring.flag(FLAG_TOKENS)
 
     def _periodic(self, done):
         self.steps.save_at = self._save_after(done)
@@ -355,7 +350,7 @@ class Hook:
                 self.at_end.pop()()
             if self._saver is not None and self._failed is None:
                 self._saver.wait(10.0)  # the last periodic checkpoint's receipt and manifest
-            self.steps.enter("out")
+            self.steps.close()
             if self._failed is None and self._code:
                 self._last_words("exit code %d" % self._code)
             if self._failed is None:

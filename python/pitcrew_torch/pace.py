@@ -6,7 +6,7 @@ Promises: the choice follows from a step's number, so ranks measure the same one
 No torch here.
 """
 
-CHOICES = (64, 16, 4, 1)  # one step of so many
+CHOICES = (256, 64, 16, 4, 1)  # one step of so many
 ABOUT = 1_280_000_000  # ns: no longer from one measured step to the next, where steps are long enough for a choice
 
 

@@ -76,6 +76,11 @@ class Phases:
         self._inside = False
         self.on = True
 
+    @property
+    def every(self):
+        """One step of so many is measured now."""
+        return self._pace.every
+
     def detach(self):
         self.on = False
         while self._undo:
@@ -94,8 +99,8 @@ class Phases:
                 switch.turn(on)
         return following if on else following - 1
 
-    def _switched(self, handle, hook):
-        self._switches.append(HookSwitch(handle, hook))
+    def _switched(self, handle, hook, idle=None):
+        self._switches.append(HookSwitch(handle, hook, idle))
         self._undo.append(handle.remove)
 
     def _wrapped(self, owner, name, make):
@@ -188,7 +193,8 @@ class Phases:
     def follow_optimizer(self, optimizer):
         if hasattr(optimizer, "register_step_post_hook"):
             self._switched(optimizer.register_step_pre_hook(self._before_optimizer), self._before_optimizer)
-            self._switched(optimizer.register_step_post_hook(self._after_optimizer), self._after_optimizer)
+            after = optimizer.register_step_post_hook(self._after_optimizer)
+            self._switched(after, self._after_optimizer, _idle)  # where the optimizer counts, steps end among its hooks
         else:
             self._wrapped(optimizer, "step", lambda inner: _around(optimizer, inner, self._enter, self._leave))
 
@@ -265,6 +271,10 @@ def _no_probe():
 
 
 def _nothing(*_):
+    return None
+
+
+def _idle(optimizer, args, kwargs):
     return None
 
 

@@ -96,12 +96,17 @@ RECORD_FIELDS = (
 RECORD = struct.Struct("<QQQIIQQQQQQQddQQQ")
 _pack_body = struct.Struct("<QQIIQQQQQQQddQQQ").pack_into  # all but seq
 _pack_brief = struct.Struct("<QQIIQ48xddQ16x").pack_into  # the same with zeros for what was not measured
+# A whole record for `steps`, which writes most of them itself: end, step, section and flags in one, duration, loss and
+# samples. Zeros for the rest and for seq, which is stored last.
+pack_plain = struct.Struct("<8xQQQQ48xd8xQ16x").pack_into
+PLAIN = SECTION_NUMBER["step"]  # section and flags of a step without a loss
+PLAIN_LOSS = PLAIN | RECORD_LOSS << 32
 
 _U64 = {name: offset // 8 for name, (offset, fmt) in HEADER.items() if fmt == "Q"}
 _U32 = {name: offset // 4 for name, (offset, fmt) in HEADER.items() if fmt == "I"}
-_HEARTBEAT, _RECORDS, _STEP, _STEP_NS, _SETTLED = (
-    _U64[n] for n in ("heartbeat_ns", "records", "step", "step_ns", "settled")
-)
+RECORDS, STEP, STEP_NS = (_U64[n] for n in ("records", "step", "step_ns"))
+_HEARTBEAT, _SETTLED = _U64["heartbeat_ns"], _U64["settled"]
+ALL = (1 << 64) - 1  # settled: no record waits for values
 
 
 def _text(value, size):
@@ -113,18 +118,17 @@ def _text(value, size):
 class Ring:
     """One rank's ring. Open it with `Ring.create`."""
 
-    __slots__ = ("_buffer", "_bytes", "_mask", "_u32", "_u64", "capacity", "late", "path", "sequence")
+    __slots__ = ("_buffer", "_mask", "_u32", "capacity", "path", "raw", "sequence", "words")
 
     def __init__(self, buffer, capacity, path=None):
         self.path = path
         self.capacity = capacity
         self._buffer = buffer
-        self._bytes = memoryview(buffer)
-        self._u64 = self._bytes.cast("Q")
-        self._u32 = self._bytes.cast("I")
+        self.raw = memoryview(buffer)
+        self.words = self.raw.cast("Q")
+        self._u32 = self.raw.cast("I")
         self._mask = capacity - 1
         self.sequence = 0  # of the newest record
-        self.late = False  # True: values of a record come later, by `amend`, until `settle` says that no more will
 
     @classmethod
     def create(cls, path, *, capacity=CAPACITY, clock=time.monotonic_ns, wall=time.time_ns, pid=None, **header):
@@ -143,9 +147,11 @@ class Ring:
         temporary = "%s.%d.tmp" % (path, os.getpid())
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         try:
-            # Reserved now, so that a full disk is an error here and not a SIGBUS in the middle of training.
+            # Reserved now, so that a full disk is an error here and not a SIGBUS in the middle of training; and written
+            # to, so that training does not wait for the pages either.
             os.posix_fallocate(fd, 0, size)
             ring = cls(mmap.mmap(fd, size), capacity, path)
+            ring.raw[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
             ring._describe(capacity, clock(), wall(), pid, header)
             os.rename(temporary, path)
             return ring
@@ -169,6 +175,7 @@ class Ring:
             "step_ns": now,
             "section_ns": now,
             "section_name": SECTIONS[0],
+            "settled": ALL,
         }
         values.update(header)
         values["flags"] = values.get("flags", 0) | FLAG_SETTLES
@@ -179,42 +186,42 @@ class Ring:
         """Write one header field by its name in HEADER. For rare writes; the step path has its own."""
         offset, fmt = HEADER[name]
         if fmt == "Q":
-            self._u64[offset // 8] = value
+            self.words[offset // 8] = value
         elif fmt == "I":
             self._u32[offset // 4] = value
         elif fmt == "d":
-            struct.pack_into("<d", self._bytes, offset, value)
+            struct.pack_into("<d", self.raw, offset, value)
         else:
             size = int(fmt[:-1])
-            self._bytes[offset : offset + size] = value if name == "magic" else _text(value, size)
+            self.raw[offset : offset + size] = value if name == "magic" else _text(value, size)
 
     def flag(self, flag):
         self._u32[_U32["flags"]] |= flag
 
     def beat(self, now):
-        self._u64[_HEARTBEAT] = now
+        self.words[_HEARTBEAT] = now
 
     def section(self, name, now):
         """Enter a section. An unknown name is section `other` with that name."""
         self.set("section_name", name)
-        self._u64[_U64["section_ns"]] = now
+        self.words[_U64["section_ns"]] = now
         self._u32[_U32["section"]] = SECTION_NUMBER.get(name, OTHER)
 
     def checkpoint(self, step, now, save_ns, size=0):
-        self._u64[_U64["checkpoint_save_ns"]] = save_ns
-        self._u64[_U64["checkpoint_bytes"]] = size
-        self._u64[_U64["checkpoint_ns"]] = now
-        self._u64[_U64["checkpoint_step"]] = step
+        self.words[_U64["checkpoint_save_ns"]] = save_ns
+        self.words[_U64["checkpoint_bytes"]] = size
+        self.words[_U64["checkpoint_ns"]] = now
+        self.words[_U64["checkpoint_step"]] = step
 
     def memory(self, now, allocated, reserved, peak, retries):
         """What the accelerator's allocator says, in bytes; retries: allocations that had to flush its cache first."""
         for name, value in zip(("allocated", "reserved", "peak", "retries"), (allocated, reserved, peak, retries)):
-            self._u64[_U64["memory_" + name]] = value
-        self._u64[_U64["memory_ns"]] = now
+            self.words[_U64["memory_" + name]] = value
+        self.words[_U64["memory_ns"]] = now
 
     def nonfinite(self):
         """Another loss or gradient norm was not finite."""
-        self._u64[_U64["nonfinite"]] += 1
+        self.words[_U64["nonfinite"]] += 1
 
     def error(self, text):
         lines = str(text).splitlines()
@@ -222,9 +229,9 @@ class Ring:
 
     def resumed(self, step, now):
         """Training goes on from step: the header says so, no record is written."""
-        self._u64[_U64["resumed_step"]] = step
-        self._u64[_STEP_NS] = now
-        self._u64[_STEP] = step
+        self.words[_U64["resumed_step"]] = step
+        self.words[STEP_NS] = now
+        self.words[STEP] = step
         self.flag(FLAG_RESUMED)
 
     def record(
@@ -232,24 +239,22 @@ class Ring:
     ):  # fmt: skip
         """A step ended. Called on the training thread: a few stores, no system call. Durations in ns, 0 for unknown;
         phases: those of DATA ... COMM, None where none was measured."""
-        u64 = self._u64
+        u64 = self.words
         seq = self.sequence + 1
         self.sequence = seq
         offset = HEADER_SIZE + ((seq - 1) & self._mask) * RECORD_SIZE
         at = offset >> 3
         u64[at] = 0
         if phases is None:
-            _pack_brief(self._bytes, offset + 8, now, step, section, flags, duration, loss, grad_norm, samples)
+            _pack_brief(self.raw, offset + 8, now, step, section, flags, duration, loss, grad_norm, samples)
         else:
             _pack_body(
-                self._bytes, offset + 8, now, step, section, flags, duration, *phases, 0, loss, grad_norm, samples, 0, 0
+                self.raw, offset + 8, now, step, section, flags, duration, *phases, 0, loss, grad_norm, samples, 0, 0
             )
         u64[at] = seq
-        u64[_RECORDS] = seq
-        if not self.late:
-            u64[_SETTLED] = seq
-        u64[_STEP_NS] = now
-        u64[_STEP] = step
+        u64[RECORDS] = seq
+        u64[STEP_NS] = now
+        u64[STEP] = step
         return seq
 
     def amend(self, seq, flags=0, **values):
@@ -257,22 +262,22 @@ class Ring:
 
         Only for records after the last one that was settled: what is settled has been read."""
         offset = HEADER_SIZE + ((seq - 1) & self._mask) * RECORD_SIZE
-        if self._u64[offset >> 3] != seq:
+        if self.words[offset >> 3] != seq:
             return
         for name, value in values.items():
             at, fmt = _LATE[name]
-            struct.pack_into(fmt, self._bytes, offset + at, value)
+            struct.pack_into(fmt, self.raw, offset + at, value)
         if flags:
             self._u32[(offset + 28) >> 2] |= flags
 
     def longest(self, among=16):
         """Nanoseconds: the longest of the last steps."""
         last = range(max(self.sequence - among, 0), self.sequence)
-        return max((self._u64[(HEADER_SIZE + (i & self._mask) * RECORD_SIZE + 32) >> 3] for i in last), default=0)
+        return max((self.words[(HEADER_SIZE + (i & self._mask) * RECORD_SIZE + 32) >> 3] for i in last), default=0)
 
-    def settle(self, seq):
-        """Records up to this one will not be amended any more."""
-        self._u64[_SETTLED] = seq
+    def settle(self, seq=ALL):
+        """Records up to this one will not be amended any more; the later ones may be, until told otherwise."""
+        self.words[_SETTLED] = seq
 
 
 # What may come late: name -> (offset in the record, struct format).

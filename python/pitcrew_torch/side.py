@@ -27,7 +27,7 @@ class Side(threading.Thread):
         self._beat = beat
         self._outbox = collections.deque()
         self._said = threading.Event()
-        self._stop = False
+        self._ending = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         listening = None
         self.trouble = None
@@ -41,7 +41,7 @@ class Side(threading.Thread):
 
     def run(self):
         next_beat = time.monotonic()
-        while not self._stop:
+        while not self._ending:
             now = time.monotonic()
             if now >= next_beat:
                 self._beat(time.monotonic_ns())
@@ -72,7 +72,7 @@ class Side(threading.Thread):
         return self._said.wait(timeout) if self.is_alive() else False
 
     def stop(self):
-        self._stop = True
+        self._ending = True
         self._wake()
 
     def close_in_child(self):

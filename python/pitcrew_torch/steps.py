@@ -1,8 +1,9 @@
 """The training thread's part of the hook: a step has ended, its record is written.
 
 Promises: no system call, no lock, no wait for a device, no exception into training. What a common step does is kept
-short and in one place, since between two steps training empties the processor's caches and each line costs anew: a step
-that is not measured and ends with a plain, finite loss takes `step` alone; all else goes through `_whole`.
+short and in one function, since between two steps training empties the processor's caches, where each call, object and
+line costs anew: a step that is not measured and ends with a plain, finite loss or none takes what `_stepper` makes; all
+else goes through `Steps.whole`.
 
 No torch here.
 """
@@ -10,7 +11,20 @@ No torch here.
 import math
 import time
 
-from .ring import RECORD_GRAD_NORM, RECORD_LOSS, RECORD_NOT_FINITE
+from .ring import (
+    FLAG_TOKENS,
+    HEADER_SIZE,
+    PLAIN,
+    PLAIN_LOSS,
+    RECORD_GRAD_NORM,
+    RECORD_LOSS,
+    RECORD_NOT_FINITE,
+    RECORD_SIZE,
+    RECORDS,
+    STEP,
+    STEP_NS,
+    pack_plain,
+)
 from .rounds import NEVER
 
 _now = time.monotonic_ns
@@ -36,34 +50,76 @@ def _here(value):
     return float(value.item() if hasattr(value, "item") else value)  # torch warns of float() on what has a gradient
 
 
+def _stepper(steps, ring, rounds, trouble):
+    """The function that training calls at a step's end, see `pitcrew_torch.step`."""
+    clock, pack, raw, words, mask = _now, pack_plain, ring.raw, ring.words, ring.capacity - 1
+
+    def step(loss=None, step=None, grad_norm=None, samples=0, tokens=0):
+        try:
+            now = clock()
+            if not steps.plain or step is not None or grad_norm is not None or (tokens and not steps.tokens):
+                steps.whole(now, loss, step, grad_norm, samples, tokens)
+                return
+            if type(loss) is float and loss - loss == 0.0:  # neither infinite nor not a number
+                kind = PLAIN_LOSS
+            elif loss is None:
+                kind, loss = PLAIN, 0.0
+            else:
+                steps.whole(now, loss, step, grad_norm, samples, tokens)
+                return
+            done = steps.done + 1
+            sequence = ring.sequence  # from here on as Ring.record does it
+            offset = HEADER_SIZE + (sequence & mask) * RECORD_SIZE
+            ring.sequence = sequence = sequence + 1
+            at = offset >> 3
+            words[at] = 0
+            pack(raw, offset, now, done, kind, now - steps.last, loss, tokens or samples)
+            words[at] = sequence
+            words[RECORDS] = sequence
+            words[STEP_NS] = now
+            words[STEP] = done
+            steps.last = now
+            steps.done = done
+            if done >= steps.wake or done >= rounds.stop_at:
+                steps.ended(done, now)
+        except Exception as error:
+            trouble(error)
+
+    return step
+
+
 class Steps:
     """Counts a rank's steps. save(step) is called at the end of the step `save_at`, hold(step) when an agent holds the
     rank there (`rounds.stop_at`), trouble(error) with what went wrong."""
 
     __slots__ = (
-        "_device", "_hold", "_plain", "_probes", "_record", "_ring", "_rounds", "_save", "_save_at", "_trouble",
-        "_turn_at", "_wake", "done", "last", "phases", "section",
+        "_device", "_hold", "_over", "_probes", "_ring", "_rounds", "_save", "_save_at", "_turn_at",
+        "done", "instead", "last", "phases", "plain", "section", "step", "tokens", "wake",
     )  # fmt: skip
 
     def __init__(self, ring, rounds, section, save, hold, trouble):
         self._ring = ring
-        self._record = ring.record
         self._rounds = rounds
-        self._save, self._hold, self._trouble = save, hold, trouble
+        self._save, self._hold = save, hold
         self.section = section
         self.done = 0
         self.last = _now()  # when the step before ended, later where something else came between
         self.phases = [0] * 5  # ns of this step so far, in the order of ring.DATA ... ring.COMM
+        self.tokens = False  # whether the ring says that tokens are counted
+        self.instead = None  # takes the calls of `step` that come when training is over here
+        self._over = False
         self._probes = None
         self._device = None
         self._save_at = NEVER
         self._turn_at = NEVER  # the step at whose end to think of measuring the next
         self._replan()
+        self.step = _stepper(self, ring, rounds, trouble)
 
     def _replan(self):
-        self._wake = min(self._save_at, self._turn_at)
-        self._plain = (
+        self.wake = min(self._save_at, self._turn_at)
+        self.plain = (
             self.section == "step"
+            and not self._over
             and not (self._probes is not None and self._probes.on)
             and not (self._device is not None and self._device.busy)
         )
@@ -109,29 +165,20 @@ class Steps:
             self._turn_at = 0
         self._replan()
 
-    def step(self, loss=None, step=None, grad_norm=None, samples=0):
-        """A training step has ended. See `pitcrew_torch.step`."""
-        try:
-            now = _now()
-            if (
-                not self._plain
-                or type(loss) is not float
-                or step is not None
-                or grad_norm is not None
-                or loss - loss != 0.0  # it is infinite or not a number
-            ):
-                self._whole(now, loss, step, grad_norm, samples)
-                return
-            done = self.done + 1
-            self._record(done, now, now - self.last, 1, RECORD_LOSS, loss, 0.0, samples)
-            self.last = now
-            self.done = done
-            if done >= self._wake or done >= self._rounds.stop_at:
-                self._ended(done, now)
-        except Exception as error:
-            self._trouble(error)
+    def close(self):
+        """Training is over here."""
+        self._over = True
+        self.enter("out")
 
-    def _whole(self, now, loss, step, grad_norm, samples):
+    def whole(self, now, loss, step, grad_norm, samples, tokens):
+        """Any step's end."""
+        if self._over:
+            if self.instead is not None:
+                self.instead(loss, step, grad_norm, samples, tokens)
+            return
+        if tokens and not self.tokens:
+            self.tokens = True
+            self._ring.flag(FLAG_TOKENS)
         device, probes = self._device, self._probes
         if device is not None and device.measures():
             device.values(_there(loss), _there(grad_norm))
@@ -148,9 +195,10 @@ class Steps:
         expected = self.done + 1
         done = expected if step is None else step
         measured = probes is None or probes.on
-        sequence = self._record(
-            done, now, now - self.last, 1, flags, value or 0.0, norm or 0.0, samples, self.phases if measured else None
-        )
+        sequence = self._ring.record(
+            done, now, now - self.last, 1, flags, value or 0.0, norm or 0.0, tokens or samples,
+            self.phases if measured else None,
+        )  # fmt: skip
         if measured:
             self.phases[:] = _NOTHING
         self.last = now
@@ -162,10 +210,11 @@ class Steps:
             device.step(sequence, now)
             if not device.busy:
                 self._replan()
-        if done >= self._wake or done >= self._rounds.stop_at:
-            self._ended(done, now)
+        if done >= self.wake or done >= self._rounds.stop_at:
+            self.ended(done, now)
 
-    def _ended(self, done, now):
+    def ended(self, done, now):
+        """Step `done`, at whose end more is to be done than to record it."""
         if done >= self._turn_at:
             sequence = self._ring.sequence
             device = self._device

@@ -5,16 +5,21 @@ No torch here.
 
 
 class HookSwitch:
-    """Turns a hook that torch registered off and on again, for less than registering it anew costs."""
+    """Turns a hook that torch registered off and on again, for less than registering it anew costs.
 
-    def __init__(self, handle, hook):
-        self._hooks, self._id, self._hook = handle.hooks_dict_ref(), handle.id, hook
+    idle: what stands in its place while it is off, for one that may be turned while torch goes through its kind: taking
+    it out would be an error there, and end training."""
+
+    def __init__(self, handle, hook, idle=None):
+        self._hooks, self._id, self._hook, self._idle = handle.hooks_dict_ref(), handle.id, hook, idle
 
     def turn(self, on):
         if on:
             self._hooks[self._id] = self._hook
-        else:
+        elif self._idle is None:
             self._hooks.pop(self._id, None)
+        elif self._id in self._hooks:
+            self._hooks[self._id] = self._idle
 
 
 class Wrapper:

@@ -7,7 +7,9 @@ from pitcrew_torch import hook, pace, steps
 MS = 1_000_000
 
 
-@pytest.mark.parametrize("took, every", [(1, 64), (19, 64), (21, 16), (79, 16), (100, 4), (200, 4), (400, 1)])
+@pytest.mark.parametrize(
+    "took, every", [(1, 256), (4, 256), (6, 64), (19, 64), (21, 16), (79, 16), (100, 4), (200, 4), (400, 1)]
+)
 def test_long_steps_are_measured_often_and_short_ones_seldom(took, every):
     p = pace.Pace()
     assert p.next(1) == 1
@@ -15,6 +17,14 @@ def test_long_steps_are_measured_often_and_short_ones_seldom(took, every):
         p.measured(step, step * took * MS)
     assert p.every == every
     assert p.next(130) == -(-130 // every) * every
+
+
+def test_measured_steps_are_never_further_apart_than_the_next_longer_ones_are():
+    for took in range(1, 400):
+        p = pace.Pace()
+        for step in (1, 2):
+            p.measured(step, step * took * MS)
+        assert p.every == 1 or p.every * took * MS <= pace.ABOUT
 
 
 def test_at_five_steps_a_second_there_is_a_round_a_second():
@@ -73,26 +83,26 @@ def test_the_choice_follows_the_steps_as_they_get_shorter_and_longer(rank):
         run(200)
     assert probes.measured == [1, 2, 4, 8, 12]
     for _ in range(12, 160):
-        run(5)
+        run(6)
     assert probes.measured[5:] == [16, 64, 128]
     for _ in range(160, 200):
-        run(500)
+        run(600)
     assert probes.measured[8:] == [192, 196, 197, 198, 199, 200]
 
 
 def test_a_step_number_that_jumps_is_followed_both_ways(rank):
     h, probes, run = rank
     for _ in range(200):
-        run(5)
-    run(5, step=1000)
+        run(6)
+    run(6, step=1000)
     for _ in range(30):
-        run(5)
+        run(6)
     assert probes.measured[-1] == 1024
-    run(5, step=300)
+    run(6, step=300)
     for _ in range(20):
-        run(5)
+        run(6)
     assert probes.measured[-1] == 320
     h.resume()  # nothing to load: from step 0
     for _ in range(64):
-        run(5)
+        run(6)
     assert probes.measured[-1] == 64

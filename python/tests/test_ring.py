@@ -71,12 +71,13 @@ def test_a_record_is_final_at_once_unless_values_come_late():
     r = ring.Ring.create(None, capacity=4)
     assert ring.parse(bytes(r._buffer))["header"]["flags"] & ring.FLAG_SETTLES
     r.record(1, 1, 1)
-    r.late = True
+    assert ring.parse(bytes(r._buffer))["header"]["settled"] == ring.ALL
+    r.settle(1)
     r.record(2, 2, 1)
     header = ring.parse(bytes(r._buffer))["header"]
     assert (header["records"], header["settled"]) == (2, 1)
-    r.settle(2)
-    assert ring.parse(bytes(r._buffer))["header"]["settled"] == 2
+    r.settle()
+    assert ring.parse(bytes(r._buffer))["header"]["settled"] == ring.ALL
 
 
 def test_text_is_cut_at_a_character_and_always_ends_in_nul():

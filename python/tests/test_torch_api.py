@@ -36,6 +36,20 @@ def test_steps_are_counted_by_the_optimizer_where_nobody_calls_step(script):
     assert ring["step"] == 5
 
 
+def test_an_optimizer_that_counts_steps_may_have_other_hooks(script):
+    body = """
+hooks = hasattr(optimizer, "register_step_post_hook")  # not on torch 1.13
+before = [optimizer.register_step_post_hook(lambda *_: None) for _ in range(hooks)]
+pitcrew.attach(model, optimizer)
+after = [optimizer.register_step_post_hook(lambda *_: None) for _ in range(hooks)]
+for _ in range(200): train()
+pitcrew.detach()
+print(len(getattr(optimizer, "_optimizer_step_post_hooks", before)) == len(before) + len(after) or not hooks)
+"""
+    out, ring, _ = script(body)
+    assert out == ["True"] and ring["step"] == 200
+
+
 def test_steps_are_counted_by_calls_where_somebody_does(script):
     _, ring, _ = script(
         "pitcrew.attach(model, optimizer)\nfor _ in range(5):\n train(); train(); pitcrew.step(train(), samples=3)\n"

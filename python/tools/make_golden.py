@@ -176,7 +176,7 @@ def golden_ring():
         )  # fmt: skip
         if n == 9:
             r.nonfinite()
-            r.late = True  # the last two records wait for what a device knows
+            r.settle(9)  # the last two records wait for what a device knows
     r.amend(10, ring.RECORD_DEVICE, forward=51_000_000, launch=400_000, loss=0.125)
     r.settle(10)
     r.memory(9 * second, 40 << 30, 60 << 30, 55 << 30, 2)

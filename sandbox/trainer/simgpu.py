@@ -66,7 +66,7 @@ class LaunchRecorder:
     def __init__(self, ring):
         self.nanoseconds = 0
         self._ring = ring
-        ring.late = True
+        ring.settle(ring.sequence)
 
     def measures(self):
         return False
