@@ -82,6 +82,9 @@ Kinds of finding, named when they end:
   novel     profile facility: unlike what came before, in value, level or spread
   absent    no value for three intervals while rows go on
 
+The two minutes are a convention; duration_s in the findings and in -o json says how long each was. gpu_seconds_lost_per_gpu counts from
+the onset and is about series of durations.
+
 Severity: "warning" is against a schedule that was told (columns phase, workload) or that siblings showed, "info" is not. A node's agent
 says either as information until another signal bears it out (docs/anomalies.md).
 
@@ -130,7 +133,7 @@ func Command() *cobra.Command {
 	f.StringVar(&o.In, "in", "", "CSV `file` to judge; - is standard input")
 	f.StringVar(&o.Out, "out", "", "CSV `file` to write; - is standard output, row by row")
 	f.StringVar(&config, "config", "", "YAML `file`: asked, profile (training, facility), kind (ratio, level, counter), signals (kind by column)")
-	f.Float64Var(&o.Config.Asked, "asked-rate", series.AskedShipped, "false onsets per series-hour that are acceptable; without effect in profile facility")
+	f.Float64Var(&o.Config.Asked, "asked-rate", series.AskedShipped, "false onsets per series-hour that are acceptable")
 	f.StringVar(&o.Timestamp, "timestamp", "timestamp", "`column` with the time")
 	f.StringSliceVar(&o.Values, "value", nil, "`columns` to judge; without it, those with a number in the first row")
 	f.StringVar(&o.SeriesBy, "series-by", "", "`column` that tells series apart (long form)")

@@ -1,0 +1,93 @@
+package pitcrew_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	mdLink    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	mdHeading = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *$`)
+	mdFence   = regexp.MustCompile("(?ms)^```.*?^```")
+	notInSlug = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// pages are README.md and all of docs/, without what stands in code.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	read := func(path string) {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[path] = mdFence.ReplaceAllString(string(b), "")
+	}
+	read("README.md")
+	err := filepath.WalkDir("docs", func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".md") {
+			read(path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// anchors of a page, as code hosts make them of headings.
+func anchors(text string) map[string]bool {
+	out := map[string]bool{}
+	for _, m := range mdHeading.FindAllStringSubmatch(text, -1) {
+		slug := notInSlug.ReplaceAllString(strings.ToLower(m[1]), "")
+		out[strings.ReplaceAll(slug, " ", "-")] = true
+	}
+	return out
+}
+
+func TestNoLinkInTheDocumentationIsDeadAndEachPageIsReachedFromTheReadme(t *testing.T) {
+	all := pages(t)
+	if len(all) < 20 {
+		t.Fatalf("only %d pages found; is this the repository's root?", len(all))
+	}
+	reached := map[string]bool{"README.md": true}
+	next := []string{"README.md"}
+	links := 0
+	for len(next) > 0 {
+		page := next[0]
+		next = next[1:]
+		for _, m := range mdLink.FindAllStringSubmatch(all[page], -1) {
+			target, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			links++
+			path := page
+			if target != "" {
+				path = filepath.Join(filepath.Dir(page), target)
+			}
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("%s: dead link %s", page, m[1])
+				continue
+			}
+			if text, ok := all[path]; ok && anchor != "" && !anchors(text)[anchor] {
+				t.Errorf("%s: %s has no heading #%s", page, path, anchor)
+			}
+			if _, ok := all[path]; ok && !reached[path] {
+				reached[path] = true
+				next = append(next, path)
+			}
+		}
+	}
+	for page := range all {
+		if !reached[page] {
+			t.Errorf("%s: no page that the README leads to links to it", page)
+		}
+	}
+	t.Logf("%d pages, %d links", len(all), links)
+}
