@@ -102,7 +102,9 @@ func (w *Walk) Int(p *int, lo, hi int) {
 		w.Fail("%d is not from %d to %d", v, lo, hi)
 		v = int64(lo)
 	}
-	*p = int(v)
+	if w.read { // what is written others may read at the same time
+		*p = int(v)
+	}
 }
 
 // List is the length of a list of at most most parts of a byte at least.
@@ -121,8 +123,9 @@ func (w *Walk) Flag(p *bool) {
 	if *p {
 		v = 1
 	}
-	w.Int(&v, 0, 1)
-	*p = v == 1
+	if w.Int(&v, 0, 1); w.read {
+		*p = v == 1
+	}
 }
 
 // Float is any number, and what is none.

@@ -107,7 +107,7 @@ func (c *classed) follow(now time.Time, a *attempt, took, level float64) {
 
 func (c *classed) say(now time.Time, a *attempt) event.Event {
 	x, e, k, cause := c.found, a.e, a.key, causes[slowdown]
-	t := event.Target{Cluster: e.o.Cluster, WorldSize: a.world, Attempt: &a.key.attempt, Job: jobOf(k), PodUID: a.anyPod()}
+	t := event.Target{Cluster: e.o.Cluster, WorldSize: a.world, Attempt: a.told(), Job: jobOf(k), PodUID: a.anyPod()}
 	out := event.Event{
 		ID:     event.NewID("//"+e.o.Cluster+"/job/"+k.job, strconv.Itoa(k.attempt), cause.Signal(), "class", "-", strconv.FormatInt(x.step, 10)),
 		Source: event.GatewaySource(e.o.Cluster, e.o.Gateway, "detector"), Type: event.Anomaly, Time: now,

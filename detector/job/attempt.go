@@ -54,6 +54,12 @@ func newAttempt(e *Engine, k key, now time.Time) *attempt {
 	return &attempt{e: e, key: k, began: now, members: map[int]*member{}}
 }
 
+// told is its number for an event: whoever reads that must not meet a change of the attempt.
+func (a *attempt) told() *int {
+	n := a.key.attempt
+	return &n
+}
+
 // judged reports whether ranks of the attempt are compared.
 func (a *attempt) judged() bool {
 	return a.formed && slices.ContainsFunc(a.roles, func(r *role) bool { return r.groups[0] != nil })

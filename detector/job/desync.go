@@ -193,7 +193,7 @@ func (d *desync) compare(now time.Time, a *attempt, name string) {
 
 func (d *desync) begin(now time.Time, a *attempt, rank int, x *entered, most int64, ahead int, why string) {
 	e, t := a.e, a.members[rank].target
-	t.Cluster, t.Job, t.WorldSize, t.Attempt = e.o.Cluster, jobOf(a.key), a.world, &a.key.attempt
+	t.Cluster, t.Job, t.WorldSize, t.Attempt = e.o.Cluster, jobOf(a.key), a.world, a.told()
 	f := &desynced{a: a, group: x.Group, most: most, step: x.step, onset: x.since.UTC()}
 	ev := event.Event{
 		ID: event.NewID("//"+e.o.Cluster+"/job/"+a.key.job, strconv.Itoa(a.key.attempt), desyncCause.Signal(), x.Group, strconv.Itoa(rank),

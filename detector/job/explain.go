@@ -47,7 +47,7 @@ var severities = map[kind]event.Severity{straggler: event.Warning, imbalance: ev
 // target is the rank as it was last heard of, or the job.
 func (x *finding) target() event.Target {
 	a := x.role.a
-	t := event.Target{Cluster: a.e.o.Cluster, WorldSize: a.world, Attempt: &a.key.attempt, Job: jobOf(a.key)}
+	t := event.Target{Cluster: a.e.o.Cluster, WorldSize: a.world, Attempt: a.told(), Job: jobOf(a.key)}
 	m := x.member
 	if m == nil {
 		t.PodUID = x.role.members[0].target.PodUID // by which the job is found: its own name is not known here

@@ -88,7 +88,7 @@ func (e *Engine) slower(now time.Time, a *attempt, d class.Difference) {
 	if !ok {
 		return
 	}
-	t := event.Target{Cluster: e.o.Cluster, WorldSize: a.world, Attempt: &a.key.attempt, Job: jobOf(a.key), PodUID: a.anyPod()}
+	t := event.Target{Cluster: e.o.Cluster, WorldSize: a.world, Attempt: a.told(), Job: jobOf(a.key), PodUID: a.anyPod()}
 	out := event.Event{
 		// The same pair has one id a day: a gateway that begins anew, and other gateways, do not say it again.
 		ID:     event.NewID("//"+e.o.Cluster+"/class", append(parts(&d.Key), d.Key.Driver, d.Key.Framework, cause.Signal(), d.Against, now.UTC().Format(time.DateOnly))...),

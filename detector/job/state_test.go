@@ -34,7 +34,7 @@ func story(t *testing.T, cut func(step int64) bool) (lines []string) {
 	g.ranks, g.world = 8, 8
 	small := f.job(gpt)
 	small.now, g.now = f.now, f.now
-	g.job, g.step = "everything", 0
+	g.job, g.step, g.attempt = "everything", 0, 3
 	scheduled(small, 1.3)
 	find := func(found []detector.Finding) {
 		for _, x := range found {
