@@ -144,6 +144,7 @@ type remediator struct {
 	audit    *audit
 	notices  *notify.Dispatcher
 	traces   *trace.Tracer
+	onsets   onsets // told without an incident
 	switched atomic.Pointer[bus.KillSwitch]
 }
 

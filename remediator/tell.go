@@ -85,10 +85,14 @@ func incidentNotice(i *incident.Incident, stage notify.Stage) notify.Notice {
 }
 
 // untaken tells of an event that no rule acts on, where policy says to tell: a rule of notify alone, or a policy's default from
-// severity warning on.
+// severity warning on. What an agent and a gateway find of one onset is told once.
 func (r *remediator) untaken(e event.Event, f incident.Facts) {
 	d := policy.Decide(e, nodeFacts(f.Node), jobFacts(f.Gang, nil), policy.Incident{}, r.policies.current())
 	if d.Outcome != policy.Tell || d.Rule == "" && !e.Data.Severity.AtLeast(event.Warning) {
+		return
+	}
+	if by, yes := r.onsets.told(e); yes {
+		r.o.Log.Info("not told: people know of it by another finding of the same onset", "id", e.ID, "signal", d.Signal, "known", by.ID, "by", by.Data.Cause.Signal())
 		return
 	}
 	t := e.Data.Target

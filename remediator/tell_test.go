@@ -37,7 +37,7 @@ func telling(t *testing.T, policies string, f func(*remediator)) []notify.Notice
 	}
 	e := &ear{}
 	d := notify.New(notify.Options{Receivers: []notify.Receiver{e}})
-	f(&remediator{o: Options{Cluster: "c"}, policies: ps, notices: d, metrics: newMetrics()})
+	f(&remediator{o: Options{Cluster: "c", Log: slog.New(slog.DiscardHandler)}, policies: ps, notices: d, metrics: newMetrics()})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	d.Run(ctx) // sends what waits

@@ -1,0 +1,88 @@
+package remediator
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+)
+
+// onset is a finding of a rank with its GPU, by its agent or by a gateway.
+func onset(source, kind, name string, rank int, after time.Duration, change ...func(*event.Event)) event.Event {
+	attempt := 0
+	e := event.Event{
+		ID: fmt.Sprint(source, kind, name, rank, after), Source: source, Type: event.Anomaly, Time: t0.Add(after + 5*time.Second), Data: event.Data{
+			Target: event.Target{Node: "a1", PodUID: "pod-1", Rank: &rank, Attempt: &attempt, GPU: fmt.Sprint("GPU-", rank)},
+			Cause:  event.Cause{Kind: kind, Name: name}, Severity: event.Warning, Onset: t0.Add(after),
+		},
+	}
+	for _, f := range change {
+		f(&e)
+	}
+	return e
+}
+
+func TestWhatAgentAndGatewayFindOfOneOnsetIsToldOnce(t *testing.T) {
+	agent, gateway := event.Source("c", "a1", "detector"), event.GatewaySource("c", "gw-0", "detector")
+	slow := onset(gateway, "rank", "straggler", 3, 0)
+	worse := func(e *event.Event) { e.Data.Severity = event.Critical }
+	unknown := func(e *event.Event) { e.Data.Target.PodUID, e.Data.Target.Rank, e.Data.Target.Attempt = "", nil, nil }
+	cases := map[string]struct {
+		a, b  event.Event
+		tells int
+	}{
+		"a straggler that throttles":                 {slow, onset(agent, "anomaly", "thermal-throttle", 3, 20*time.Second), 1},
+		"a straggler that launches late":             {slow, onset(agent, "anomaly", "launch-latency", 3, -time.Second), 1},
+		"a GPU whose rank its agent does not know":   {slow, onset(agent, "anomaly", "thermal-throttle", 3, 0, unknown), 1},
+		"a rank that did not enter a collective":     {onset(gateway, "torch", "desync", 3, 0), onset(agent, "torch", "desync", 3, 9*time.Second), 1},
+		"another rank":                               {slow, onset(agent, "anomaly", "thermal-throttle", 2, 0), 2},
+		"another cause":                              {slow, onset(agent, "torch", "desync", 3, 0), 2},
+		"a later onset":                              {slow, onset(agent, "anomaly", "thermal-throttle", 3, 2*time.Minute), 2},
+		"another attempt":                            {slow, onset(agent, "anomaly", "thermal-throttle", 3, 0, func(e *event.Event) { e.Data.Target.Attempt = new(int); *e.Data.Target.Attempt = 1 }), 2},
+		"two causes on one node":                     {onset(agent, "anomaly", "launch-latency", 3, 0), onset(agent, "anomaly", "thermal-throttle", 3, 0), 2},
+		"two that a gateway tells apart":             {slow, onset(gateway, "rank", "imbalance", 3, 0), 2},
+		"a GPU of which nobody knows the rank twice": {onset(agent, "anomaly", "degraded", 3, 0, unknown), onset(gateway, "rank", "straggler", 3, 0, func(e *event.Event) { e.Data.Target.GPU = "" }), 2},
+	}
+	for name, c := range cases {
+		for order, pair := range map[string][2]event.Event{"": {c.a, c.b}, ", the other way round": {c.b, c.a}} {
+			t.Run(name+order, func(t *testing.T) {
+				heard := telling(t, tellPolicy, func(r *remediator) {
+					for range 2 { // delivered again, or of two gangs
+						for _, e := range pair {
+							r.untaken(e, incident.Facts{})
+						}
+					}
+				})
+				if len(heard) != c.tells {
+					t.Errorf("told %d times: %+v", len(heard), heard)
+				}
+			})
+		}
+	}
+	t.Run("what is worse than people know is news, and what is less is not", func(t *testing.T) {
+		throttles := onset(agent, "anomaly", "thermal-throttle", 3, 0, worse)
+		for _, pair := range [][2]event.Event{{slow, throttles}, {throttles, slow}} {
+			heard := telling(t, tellPolicy, func(r *remediator) {
+				r.untaken(pair[0], incident.Facts{})
+				r.untaken(pair[1], incident.Facts{})
+			})
+			if want := map[event.Severity]int{event.Warning: 2, event.Critical: 1}[pair[0].Data.Severity]; len(heard) != want {
+				t.Errorf("after %s told %d times", pair[0].Data.Severity, len(heard))
+			}
+		}
+	})
+}
+
+func TestOnsetsThatAreRememberedAreBounded(t *testing.T) {
+	var o onsets
+	for i := range 3 * maxOnsets {
+		if _, yes := o.told(onset("s", "anomaly", "degraded", i, 0)); yes {
+			t.Fatal("told before")
+		}
+	}
+	if len(o.recent) != maxOnsets {
+		t.Errorf("%d remembered", len(o.recent))
+	}
+}
