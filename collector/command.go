@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 	"strings"
 
@@ -47,25 +46,6 @@ var modes = []struct {
 // componentStatus lets health_check say how each component is, and not only that the process serves.
 const componentStatus = "extension.healthcheck.useComponentStatus"
 
-// gcPercents is how much garbage may come to what lives (Go's own word is 100). The agent's live heap is the larger one, and what both
-// take in memory is nearer to its bound than what they take of a core; the DCGM process has little that lives, and each reading is
-// megabytes of garbage, since go-dcgm takes 8 KiB for a value: at 50 it takes twice as much of a core. Measured with make bench-agent.
-var gcPercents = map[Mode]int{Agent: 60, DCGM: 75}
-
-// economise sets what Go takes of a training node, where the environment (GOGC, GOMAXPROCS) does not say: on a hundred cores Go would
-// collect garbage on as many as are idle, and these two processes need a fiftieth of one.
-func economise(m Mode) {
-	if m == Gateway || m == Router {
-		return
-	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercents[m])
-	}
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(1)
-	}
-}
-
 // GatewayEnv is the address, host:port, of the gateway to which an agent sends its ranks' steps. Empty: to none.
 const GatewayEnv = "PITCREW_GATEWAY"
 
@@ -79,6 +59,7 @@ var overlays = []struct {
 }{
 	{Agent, GatewayEnv, "to-gateway.yaml"},
 	{Gateway, RulesEnv, "rules.yaml"},
+	{Router, GatewaysEnv, "gateways.yaml"},
 }
 
 // OverlayEnv names a YAML file, or holds "yaml:" and a line of YAML, that is laid over the built-in configuration, key by key.
@@ -166,7 +147,7 @@ func modeCommand(m Mode) (*cobra.Command, error) {
 		if err := Prepare(m); err != nil {
 			return err
 		}
-		economise(m)
+		defer economise(m)()
 		return run(cmd, args)
 	}
 	return c, nil

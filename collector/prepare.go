@@ -42,7 +42,7 @@ func Prepare(m Mode) error {
 		return err
 	}
 	if m == Router {
-		return nil
+		return routes()
 	}
 	user, err := os.UserCacheDir()
 	if err != nil {
@@ -61,6 +61,9 @@ func Prepare(m Mode) error {
 	}
 	if m != Agent {
 		return nil
+	}
+	if os.Getenv(GatewaysEnv) != "" && os.Getenv(GatewayEnv) == "" {
+		return fmt.Errorf("%s is for a router (pitcrew-gateway router), and this is an agent: it takes the router's or a gateway's address, %s=router:4319", GatewaysEnv, GatewayEnv)
 	}
 	return clearSocket(socket())
 }
