@@ -8,12 +8,13 @@ import (
 // What a finding is.
 type What uint8
 
-// Shapes of a finding. A finding opens as Spike or Stall and is named again when it ends or is accepted.
+// Shapes of a finding. A deviation opens as Spike or Drift, as nobody knows yet, and is named
+// again when it ends or is accepted: by its length, from the onset.
 const (
 	Nothing  What = iota
-	Spike         // over within two minutes
+	Spike         // over within spikeMost
 	Shift         // a level that stayed
-	Drift         // only the slow evidence saw it
+	Drift         // only the slow evidence saw it, and it was over within spikeMost
 	Stall         // one interval and its value many times the expected
 	Flatline      // a series that varied and no longer does
 	Novel         // facility profile: unlike anything seen before
@@ -64,7 +65,7 @@ type Finding struct {
 	Workload             uint32
 	Joins                bool    // opened within the refractory time of an earlier one: the same story
 	Samples              int     // while open
-	Lost                 float64 // s, of a ratio: the time by which the samples since the opening were longer than expected; of a stall, its own too
+	Lost                 float64 // s, of a ratio: the time by which the samples since the onset were longer than expected, until it ended or was accepted
 	sum                  float64
 	worstFast, worstSlow float32
 	crossed              int64   // ns of the last told change while it was open
@@ -222,8 +223,11 @@ func (e *Engine) opens(id ID, s *state, k uint8, x *Sample, v, ref, unit, dt flo
 		sev = Warning
 	}
 	onset := s.t - int64(float64(s.lead)*1e9)
-	if w == Stall {
+	switch w {
+	case Stall:
 		onset = s.t - int64(dt*1e9)
+	case Flatline:
+		onset = s.t - int64(float64(s.equal)*float64(s.every)*1e9)
 	}
 	before := e.open[id]
 	base := baselineSelf
@@ -242,9 +246,23 @@ func (e *Engine) opens(id ID, s *state, k uint8, x *Sample, v, ref, unit, dt flo
 	}
 	f.Ratio = math.Exp(clamp(float64(off), 20))
 	f.worstFast, f.worstSlow = abs32(s.fast), abs32(s.slow)
+	if s.is(flagRatio) && k == 0 && (w == Spike || w == Drift) {
+		f.Lost = s.lostBefore(w)
+	}
 	e.open[id] = f
 	e.counts.Findings++
 	s.what, s.good, s.recent, s.until = uint8(w), 0, off, float32(refractory(e.cfg.Asked))
+}
+
+// lostBefore is about the time lost from the onset to the opening: samples so far were longer by what the last values are, and those of
+// a drift by half of it.
+func (s *state) lostBefore(w What) float64 {
+	n := int(clampTo(math.Round(float64(s.lead)/float64(s.every)), 1, ringSize))
+	off := max(0, s.lately(n, 0))
+	if w == Drift {
+		off /= 2
+	}
+	return float64(s.lead) * (1 - math.Exp(-off))
 }
 
 func (e *Engine) ends(s *state, f *Finding, st State) {
@@ -256,7 +274,7 @@ func (e *Engine) ends(s *state, f *Finding, st State) {
 	case f.What == Flatline || f.What == Stall:
 	case st == StateAccepted:
 		f.What = Shift
-	case float64(f.Ended-f.Onset)*1e-9 >= 120:
+	case float64(f.Ended-f.Onset)*1e-9 >= spikeMost:
 		f.What = Shift
 	}
 	s.what, s.good = 0, 0
@@ -289,6 +307,7 @@ const (
 	holdShare       = 0.2 // … and from the first sample on: one onset within it would be more than five times the asked rate
 	refractoryLeast = 5.0 // s
 	refractoryMost  = 240.0
+	spikeMost       = 120.0 // s from the onset: what stays for longer is a level
 	joinSeconds     = 600.0 // onsets within it of the last end are told as one story
 )
 
