@@ -128,15 +128,40 @@ func (b *board) Unfit(node string) string {
 
 var _ incident.Conditions = (*board)(nil)
 
+// lineOnly reports whether a condition is known by lines of the kernel log alone, so that only a reboot ends it.
+func (v said) lineOnly() bool {
+	return strings.HasPrefix(v.signal, "xid/") || strings.HasPrefix(v.signal, "sxid/") || untilReboot[v.signal] || v.logged && !v.measured()
+}
+
+// mended is since when all that is measured of a GPU is well again, if something was ill since the event: then a line about it that was
+// read before is history too. Zero where nothing says so.
+func mended(all []said, e event.Event) (since time.Time) {
+	for _, v := range all {
+		if !v.measured() || v.target.GPU == "" || !about(v.target, e.Data.Target) {
+			continue
+		}
+		if v.active {
+			return time.Time{}
+		}
+		if !v.since.Before(e.Time) && v.since.After(since) {
+			since = v.since
+		}
+	}
+	return since
+}
+
 // Standing implements incident.Conditions. A condition that ended before the event began is an earlier one: the agent sets a condition
 // a moment after it publishes the event.
 func (b *board) Standing(e event.Event) (incident.Standing, string) {
 	t, ended := e.Data.Target, ""
-	for _, v := range b.of(t.Node) {
+	all := b.of(t.Node)
+	for _, v := range all {
 		if v.signal != e.Data.Cause.Signal() || !about(v.target, t) {
 			continue
 		}
 		switch {
+		case v.active && v.lineOnly() && !mended(all, e).IsZero():
+			ended = "is over: all that is measured of the GPU is well since " + mended(all, e).UTC().Format(time.RFC3339)
 		case v.active && b.now(t.Node, v) && b.heard(t.Node):
 			return incident.Holds, "since " + v.since.UTC().Format(time.RFC3339)
 		case v.active && b.now(t.Node, v):

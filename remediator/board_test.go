@@ -120,6 +120,8 @@ func TestWhatANodeSaysNowOfWhatItSaidBefore(t *testing.T) {
 	}
 	asked := *holds("gpu/ecc", "gpu/GPU-1").Event
 	dead := *holds("rank/dead", "pod/p/rank/1", rank(&one, "p")).Event
+	xid := holds("xid/63", "gpu/GPU-1", func(c *bus.Condition) { c.Event.Data.Evidence.Signal = "xid" })
+	line := *xid.Event
 	earlier := func(c *bus.Condition) { c.Since = noon.Add(-time.Minute) }
 	for name, c := range map[string]struct {
 		ask    event.Event
@@ -137,6 +139,12 @@ func TestWhatANodeSaysNowOfWhatItSaidBefore(t *testing.T) {
 		"another GPU":                       {asked, []bus.Condition{holds("gpu/ecc", "gpu/GPU-2")}, false, incident.Unknown},
 		"another signal":                    {asked, []bus.Condition{holds("gpu/pcie", "gpu/GPU-1")}, false, incident.Unknown},
 		"nothing was said":                  {asked, nil, false, incident.Unknown},
+		"a line, which nothing ends":        {line, []bus.Condition{xid}, false, incident.Holds},
+		"a line, and it is measured":        {line, []bus.Condition{xid, holds("gpu/ecc", "gpu/GPU-1")}, false, incident.Holds},
+		"a line, and it is measured well":   {line, []bus.Condition{xid, holds("gpu/ecc", "gpu/GPU-1", ended)}, false, incident.Ended},
+		"a line, and not all is well":       {line, []bus.Condition{xid, holds("gpu/ecc", "gpu/GPU-1", ended), holds("gpu/row-remap", "gpu/GPU-1")}, false, incident.Holds},
+		"a line, and another GPU is well":   {line, []bus.Condition{xid, holds("gpu/ecc", "gpu/GPU-2", ended)}, false, incident.Holds},
+		"a line, and it was well before":    {line, []bus.Condition{xid, holds("gpu/ecc", "gpu/GPU-1", ended, earlier)}, false, incident.Holds},
 		"a rank":                            {dead, []bus.Condition{holds("rank/dead", "a", rank(&one, "p"))}, false, incident.Holds},
 		"another rank of the pod":           {dead, []bus.Condition{holds("rank/dead", "a", rank(&two, "p"))}, false, incident.Unknown},
 		"the same rank of the pod after it": {dead, []bus.Condition{holds("rank/dead", "a", rank(&one, "q"))}, false, incident.Unknown},

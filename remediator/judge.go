@@ -14,10 +14,22 @@ import (
 
 // judge is the state machine's view of policies and guards: it translates, and decides nothing itself.
 type judge struct {
-	policies *policies
-	cluster  *cluster.Cluster
+	policies book
+	cluster  nodes
 	kill     func() guard.Kill
 }
+
+// book is the policies in force; nodes are the cluster's.
+type (
+	book interface {
+		current() []policy.Policy
+		byName(name string) (policy.Policy, bool)
+	}
+	nodes interface {
+		NodeNames() []string
+		NodeState(name string) (cluster.NodeState, error)
+	}
+)
 
 func nodeFacts(n cluster.NodeState) policy.Node {
 	return policy.Node{

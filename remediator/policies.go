@@ -48,8 +48,15 @@ func (p *policies) load() error {
 
 func (p *policies) current() []policy.Policy { return *p.now.Load() }
 
-func (p *policies) byName(name string) (policy.Policy, bool) {
-	for _, x := range p.current() {
+func (p *policies) byName(name string) (policy.Policy, bool) { return pages(p.current()).byName(name) }
+
+// pages are policies that do not change.
+type pages []policy.Policy
+
+func (p pages) current() []policy.Policy { return p }
+
+func (p pages) byName(name string) (policy.Policy, bool) {
+	for _, x := range p {
 		if x.Metadata.Name == name {
 			return x, true
 		}

@@ -53,6 +53,7 @@ type Member struct {
 	Pod       string
 	PodUID    string
 	Node      string // empty until bound
+	SentTo    string // of a pod that is not bound: the only node where the placement policy lets it go; empty: not stamped
 	Phase     string // Pending, Running, Succeeded, Failed, Unknown
 	Ready     bool
 	Deleting  bool
@@ -232,6 +233,9 @@ func (c *Cluster) fill(g *Gang, top metav1.ObjectMeta, place func(*batchv1.Job) 
 			m, ok := member(pod, job, global, offset)
 			if !ok {
 				continue
+			}
+			if host := pod.Spec.NodeSelector[hostnameLabel]; m.Node == "" && host != "" && job.Spec.Template.Spec.NodeSelector[hostnameLabel] == "" {
+				m.SentTo = c.nodeOfHost(host)
 			}
 			if other, taken := current[m.Index]; taken {
 				if comparePods(other, m) >= 0 {

@@ -228,6 +228,19 @@ func (c *Cluster) hostnameOf(node string) string {
 	return node
 }
 
+// nodeOfHost is hostnameOf the other way round.
+func (c *Cluster) nodeOfHost(host string) string {
+	if c.hostnameOf(host) == host {
+		return host
+	}
+	for _, o := range c.nodes.GetStore().List() {
+		if n, ok := o.(*corev1.Node); ok && n.Labels[hostnameLabel] == host {
+			return n.Name
+		}
+	}
+	return host
+}
+
 // probePod looks to the policy like the member's next pod. It never comes into being.
 func (r Reservation) probePod(namespace string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: r.name(), Namespace: namespace, Labels: map[string]string{}, Annotations: map[string]string{}}}

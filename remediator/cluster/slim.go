@@ -39,7 +39,9 @@ func slimPod(o any) (any, error) {
 		DeletionTimestamp: p.DeletionTimestamp, DeletionGracePeriodSeconds: p.DeletionGracePeriodSeconds}}
 	s.Spec.NodeName = p.Spec.NodeName
 	s.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests(&p.Spec)}}}
-	s.Spec.SchedulingGates = p.Spec.SchedulingGates
+	if host := p.Spec.NodeSelector[hostnameLabel]; host != "" { // of a replacement, where a reservation sent it
+		s.Spec.NodeSelector = map[string]string{hostnameLabel: host}
+	}
 	s.Status = corev1.PodStatus{Phase: p.Status.Phase, Reason: p.Status.Reason, PodIP: p.Status.PodIP, StartTime: p.Status.StartTime,
 		NominatedNodeName: p.Status.NominatedNodeName}
 	for _, cond := range p.Status.Conditions {

@@ -187,6 +187,9 @@ func (w *world) ReplacePod(_ context.Context, m cluster.Member, o cluster.Replac
 func (w *world) remake(g *gang, k int) {
 	m := w.pod(g, g.Members[k].Index, "")
 	m.Phase, m.PodIP = "Pending", ""
+	if w.steered { // stamped when it is made
+		m.SentTo = w.reserved[fmt.Sprintf("%s/%d", g.Job.UID, m.Index)]
+	}
 	g.Members[k], g.bound[m.PodUID] = m, time.Now().Add(w.bindsIn)
 }
 

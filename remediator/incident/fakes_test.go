@@ -138,8 +138,8 @@ func (w *world) settle(g *gang) {
 		if !waits || time.Now().Before(at) {
 			continue
 		}
-		on := w.reserved[fmt.Sprintf("%s/%d", g.Job.UID, m.Index)]
-		if on == "" || !w.steered {
+		on := m.SentTo
+		if on == "" {
 			on = w.anywhere(g)
 		}
 		if on == "" || w.nodes[on].quarantined != "" {

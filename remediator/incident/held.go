@@ -26,6 +26,9 @@ var passing = map[guard.Name]time.Duration{
 	guard.ActBudget:  30 * time.Second,
 }
 
+// Passes reports whether a refusal by the guard holds an incident back and does not end it.
+func Passes(g guard.Name) bool { return passing[g] > 0 }
+
 // waitTurn begins a wait for other incidents, which will be done in seconds: nobody is needed.
 const waitTurn = "its turn: "
 

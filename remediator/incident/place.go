@@ -109,7 +109,7 @@ func (d *driver) unfit(g *cluster.Gang, i Incident) string {
 		if candidate(dec, mv.To) == nil {
 			k := slices.IndexFunc(dec.Candidates, func(c placement.Candidate) bool { return c.Node == mv.To })
 			if k < 0 {
-				return mv.To + " is not there any more"
+				return mv.To + " is faulty by now, or not there any more"
 			}
 			return mv.To + " will not do any more: " + strings.TrimSuffix(string(dec.Candidates[k].Reason)+", "+dec.Candidates[k].Detail, ", ")
 		}

@@ -69,3 +69,33 @@ func TestANodeThatFallsIllBetweenChoosingAndUsingIsNotUsed(t *testing.T) {
 		}
 	}
 }
+
+// The old pod was ending when its move was planned anew; the new one was made a moment before its reservation was moved.
+func TestAReplacementThatWasSentToANodeThatIsFaultyByNowIsMadeAnew(t *testing.T) {
+	for name, launcher := range map[string]bool{"launcher": true, "recreate": false} {
+		t.Run(name, func(t *testing.T) {
+			on(t, func(s *stage) {
+				s.gangs["job-train"].Launcher = launcher
+				s.e.Stepped = func(i *Incident) {
+					if i.State != Placed || i.Round > 2 {
+						return
+					}
+					if i.Round == 1 {
+						go s.says(at("xid/79", "n3"))
+						return
+					}
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					g := s.gangs["job-train"]
+					s.remake(g, 0)
+					g.Members[0].SentTo = "n3"
+				}
+				s.says(at("gpu/row-remap", "n1"))
+				s.closes(90*time.Second, Recovered)
+				if n := s.gangs["job-train"].Member(0).Node; n != "n4" {
+					t.Errorf("pod 0 on %s", n)
+				}
+			})
+		})
+	}
+}

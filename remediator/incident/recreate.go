@@ -50,6 +50,9 @@ func (d *driver) recreate(ctx context.Context, g *cluster.Gang, i Incident) erro
 		}
 		missing = g.Size
 		for _, m := range g.Members {
+			if mv, moved := i.move(m.Index); moved && m.Node == "" {
+				d.resend(ctx, m, mv, i)
+			}
 			if m.PodUID != "" && m.Node != "" && !meant[m.PodUID] && !m.Deleting && !ended(m) {
 				missing--
 			}

@@ -197,11 +197,13 @@ func (d *driver) seat(ctx context.Context, g *cluster.Gang, i Incident, attempt 
 		m := g.Member(place.NodeRank)
 		mv, moved := i.move(place.NodeRank)
 		if !seatable(m, i) {
-			full = false
+			if full = false; moved {
+				d.resend(ctx, m, mv, i)
+			}
 			continue
 		}
 		if place.PodUID != m.PodUID {
-			if moved && mv.To != "" && m.Node != mv.To && d.strayed(ctx, m, mv, i) {
+			if moved && mv.To != "" && m.Node != mv.To && d.strayed(ctx, m, m.Node, mv, i) {
 				return false, nil
 			}
 			if place.NodeRank == 0 && a.MasterAddr != "" { // the others have gone to meet the one that was there
@@ -238,13 +240,20 @@ func seatMoves(i *Incident, g *cluster.Gang) {
 	}
 }
 
-// strayed deletes a replacement that slipped past the placement policy onto a node that would not have done as well.
-func (d *driver) strayed(ctx context.Context, m cluster.Member, mv Move, i Incident) bool {
-	if mv.Decision != nil && candidate(*mv.Decision, m.Node) != nil {
-		d.log.Info("replacement is not on its reserved node but on one as good", "pod", m.Pod, "node", m.Node)
+// resend deletes a replacement that was made, and stamped, before its reservation was moved: it would wait for its first node for ever.
+func (d *driver) resend(ctx context.Context, m cluster.Member, mv Move, i Incident) {
+	if m.PodUID != "" && m.PodUID != mv.OldUID && !m.Deleting && m.SentTo != "" && mv.To != "" && m.SentTo != mv.To {
+		d.strayed(ctx, m, m.SentTo, mv, i)
+	}
+}
+
+// strayed deletes a replacement that is on, or can only go to, a node that would not have done as well as the reserved one.
+func (d *driver) strayed(ctx context.Context, m cluster.Member, node string, mv Move, i Incident) bool {
+	if mv.Decision != nil && candidate(*mv.Decision, node) != nil {
+		d.log.Info("replacement is not for its reserved node but for one as good", "pod", m.Pod, "node", node)
 		return false
 	}
-	d.log.Warn("replacement is not on its reserved node; deleting it", "pod", m.Pod, "node", m.Node)
+	d.log.Warn("replacement is not for its reserved node; deleting it", "pod", m.Pod, "node", node)
 	if err := d.e.Cluster.DeleteByUID(ctx, m, i.ID, 0); err != nil {
 		d.log.Warn("delete a stray replacement", "error", err)
 	}

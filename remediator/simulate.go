@@ -1,0 +1,179 @@
+package remediator
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/policy"
+)
+
+// Simulation is what is assumed where stored events do not say it.
+type Simulation struct {
+	Policies []policy.Policy
+	Labels   map[string]map[string]string // by node; others have none. Its nodes, and those of the events, are the fleet
+	Lasts    time.Duration                // how long an incident is taken to be open
+	Mends    time.Duration                // how long a cordoned node is taken to stay so
+}
+
+// Would is an incident that would have been opened.
+type Would struct {
+	Time     time.Time `json:"time"`
+	Signal   string    `json:"signal"`
+	Node     string    `json:"node,omitempty"`
+	GPU      string    `json:"gpu,omitempty"`
+	Job      string    `json:"job,omitempty"` // namespace/name, where the event says it
+	Policy   string    `json:"policy"`
+	Rule     string    `json:"rule"`
+	Mode     string    `json:"mode"`
+	Decision string    `json:"decision"` // act, ask or observe; wait or refuse where a guard stands against it
+	Actions  []string  `json:"actions"`
+	Refused  string    `json:"refused,omitempty"` // by which guard, and why
+	Events   int       `json:"events"`            // that opened or joined it
+	EventID  string    `json:"event_id"`
+}
+
+// decisions by the mode of the policy.
+var decisions = map[string]string{string(policy.Enforce): "act", string(policy.Approve): "ask", string(policy.Observe): "observe"}
+
+// Simulate judges events in the order of their times by the remediator's own judge and guards, as if every incident that no guard refuses
+// had acted: budgets, cooldowns and the breaker count what would have been done. Not known, and so assumed: that each namespace has opted
+// in, that nothing was held, paused or cordoned by people, that a job was where the event says and a node for it was free.
+func Simulate(events []event.Event, s Simulation) []Would {
+	f := fleet{}
+	for node, labels := range s.Labels {
+		f[node] = &cluster.NodeState{Name: node, Ready: true, Labels: labels}
+	}
+	for _, e := range events {
+		if n := e.Data.Target.Node; n != "" && f[n] == nil {
+			f[n] = &cluster.NodeState{Name: n, Ready: true}
+		}
+	}
+	run := simulated{Simulation: s, fleet: f, judge: &judge{pages(s.Policies), f, func() guard.Kill { return guard.Kill{} }}, given: map[string]time.Time{}}
+	seen := map[string]bool{}
+	for _, e := range slices.SortedStableFunc(slices.Values(events), func(a, b event.Event) int { return a.Time.Compare(b.Time) }) {
+		if (e.Type == event.Fault || e.Type == event.Anomaly) && !seen[e.ID] {
+			run.take(e)
+		}
+		seen[e.ID] = true
+	}
+	return run.would
+}
+
+// fleet is the nodes of a simulation.
+type fleet map[string]*cluster.NodeState
+
+func (f fleet) NodeNames() []string { return slices.Sorted(maps.Keys(f)) }
+
+func (f fleet) NodeState(name string) (cluster.NodeState, error) {
+	if n := f[name]; n != nil {
+		return *n, nil
+	}
+	return cluster.NodeState{Name: name}, cluster.ErrNotFound
+}
+
+type simulated struct {
+	Simulation
+	fleet fleet
+	judge *judge
+	all   []*incident.Incident // of each would-be incident its record, in the same order
+	would []Would
+	given map[string]time.Time // when a cordoned node is given back
+}
+
+// elapse lets the time come at which incidents are over and nodes are mended.
+func (s *simulated) elapse(now time.Time) {
+	for node, at := range s.given {
+		if !at.After(now) {
+			s.fleet[node].Quarantined, s.fleet[node].Unschedulable = "", false
+			delete(s.given, node)
+		}
+	}
+	for _, i := range s.all {
+		if i.Open() && now.Sub(i.Opened) >= s.Lasts {
+			i.State, i.ClosedAt = incident.Closed, i.Opened.Add(s.Lasts)
+		}
+	}
+}
+
+func (s *simulated) take(e event.Event) {
+	t, now := e.Data.Target, e.Time
+	s.elapse(now)
+	node, _ := s.fleet.NodeState(t.Node)
+	gang := &cluster.Gang{OptIn: true}
+	if t.Job != nil {
+		gang.Job = *t.Job
+	} else if node.Quarantined != "" {
+		return // an echo of what was dealt with
+	}
+	at := slices.IndexFunc(s.all, func(i *incident.Incident) bool {
+		return i.Open() && (t.Job != nil && i.Job != nil && i.Job.UID == t.Job.UID || (t.Job == nil || i.Job == nil) && t.Node != "" && i.Faults[0].Node == t.Node)
+	})
+	facts := incident.Facts{Now: now, Node: node, Gang: gang, Seen: now}
+	if at >= 0 {
+		facts.Incident = s.all[at]
+	}
+	plan, _ := s.judge.Plan(e, facts)
+	if plan == nil {
+		if at >= 0 {
+			s.would[at].Events++
+		}
+		return
+	}
+	if at >= 0 && (s.all[at].Plan.Cordon || !plan.Cordon) {
+		s.would[at].Events++
+		return
+	}
+	i := &incident.Incident{ID: fmt.Sprintf("would-%d", len(s.all)), State: incident.Correlated, Opened: now, StateAt: now, Job: t.Job, Plan: plan,
+		Faults: []incident.Fault{{EventID: e.ID, Signal: e.Data.Cause.Signal(), Node: t.Node, Moves: plan.Cordon}}}
+	w := Would{Time: now, Signal: e.Data.Cause.Signal(), Node: t.Node, GPU: t.GPU, Events: 1, EventID: e.ID}
+	if t.Job != nil {
+		w.Job = t.Job.Namespace + "/" + t.Job.Name
+	}
+	if at >= 0 { // it turns out to be worse than it began
+		i.ID, i.Opened, w.Time, w.Events = s.all[at].ID, s.all[at].Opened, s.would[at].Time, s.would[at].Events+1
+		s.all[at], s.would[at] = i, w
+	} else {
+		at = len(s.all)
+		s.all, s.would = append(s.all, i), append(s.would, w)
+	}
+	facts.Incident = i
+	s.judged(&s.would[at], i, plan, s.judge.Guards(plan, facts, s.all))
+}
+
+// judged says what would have become of an incident, and lets it have its effect on the guards.
+func (s *simulated) judged(w *Would, i *incident.Incident, plan *incident.Plan, verdicts []guard.Verdict) {
+	w.Policy, w.Rule, w.Mode, w.Decision = plan.Policy, plan.Rule, plan.Mode, decisions[plan.Mode]
+	for _, v := range planned(plan) {
+		w.Actions = append(w.Actions, string(v))
+	}
+	for _, r := range plan.Recommend {
+		w.Actions = append(w.Actions, r+" (by a person)")
+	}
+	i.Guards = verdicts
+	if refused := guard.Blocking(verdicts); len(refused) > 0 {
+		w.Decision = "wait"
+		for _, v := range refused {
+			if !incident.Passes(v.Guard) {
+				w.Decision = "refuse"
+			}
+		}
+		w.Refused = strings.ReplaceAll(refused[0].String(), ": refuses", "")
+		i.State = incident.Closed
+		return
+	}
+	i.State = incident.Restarted
+	for _, state := range []incident.State{incident.Approved, incident.Placed} {
+		i.Notes = append(i.Notes, incident.Note{At: w.Time, State: state, TookS: 1})
+	}
+	if n := s.fleet[w.Node]; plan.Cordon && n != nil {
+		n.Quarantined, n.Unschedulable = i.ID, true
+		s.given[w.Node] = w.Time.Add(s.Mends)
+	}
+}
