@@ -2,6 +2,7 @@ package hook
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -305,25 +306,40 @@ func (s *Session) read() {
 	close(s.done)
 }
 
+// firstLine is the room that a session has for a line at first; it grows up to MaxLine. Most lines are much shorter, and ranks many.
+const firstLine = 4 << 10
+
+// wholeLines splits at line ends. What follows the last one was cut short, and is no message.
+func wholeLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, data[:i+1], nil
+	}
+	if atEOF {
+		return len(data), nil, nil
+	}
+	return 0, nil, nil
+}
+
 func (s *Session) readLines() error {
-	r := bufio.NewReaderSize(s.conn, MaxLine)
-	for {
-		line, err := r.ReadSlice('\n')
-		switch {
-		case errors.Is(err, bufio.ErrBufferFull):
-			return fmt.Errorf("%s: %w: %w", s.name, ErrProtocol, ErrLineTooLong)
-		case errors.Is(err, io.EOF):
-			return io.EOF
-		case err != nil:
-			return fmt.Errorf("%s: read: %w", s.name, err)
-		}
-		m, err := Decode(line)
+	r := bufio.NewScanner(s.conn)
+	r.Buffer(make([]byte, 0, firstLine), MaxLine)
+	r.Split(wholeLines)
+	for r.Scan() {
+		m, err := Decode(r.Bytes())
 		if err != nil {
 			return fmt.Errorf("%s: %w: %w", s.name, ErrProtocol, err)
 		}
 		if err := s.take(m); err != nil {
 			return fmt.Errorf("%s: %w: %w", s.name, ErrProtocol, err)
 		}
+	}
+	switch err := r.Err(); {
+	case err == nil:
+		return io.EOF
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("%s: %w: %w", s.name, ErrProtocol, ErrLineTooLong)
+	default:
+		return fmt.Errorf("%s: read: %w", s.name, err)
 	}
 }
 
