@@ -89,7 +89,7 @@ func (r *role) add(now time.Time, m *member, s *Sample) {
 	if m.missed >= lostRounds {
 		m.missed = 0
 	}
-	if x.have >= r.live() || len(r.open) > maxOpen {
+	if r.full(x) || len(r.open) > maxOpen {
 		r.closeTo(now, x.step)
 	}
 }
@@ -105,6 +105,16 @@ func clamp(t, lo, hi time.Time) time.Time {
 		return hi
 	}
 	return t
+}
+
+// full says whether all ranks that a round waits for are in it.
+func (r *role) full(x *round) bool {
+	for i, m := range r.members {
+		if !x.present[i] && m.missed < lostRounds {
+			return false
+		}
+	}
+	return true
 }
 
 // live counts the ranks that a round waits for.

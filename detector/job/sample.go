@@ -40,21 +40,24 @@ var table = [signals]struct {
 	name, says string
 	floor      float64
 	metric     func(selector string) string
-	value      func(*Sample) float64
+	value      func(times) float64
 }{
-	{"compute", "pitcrew.train.compute.duration", 0, over("pitcrew_train_compute_duration_seconds"), func(s *Sample) float64 { return s.Compute }},
+	{"compute", "pitcrew.train.compute.duration", 0, over("pitcrew_train_compute_duration_seconds"), func(s times) float64 { return s.compute }},
 	{
 		"communication", "pitcrew.train.step.duration - pitcrew.train.communication.wait", 0,
 		func(sel string) string {
 			return over("pitcrew_train_step_duration_seconds")(sel) + " - " + over("pitcrew_train_communication_wait_seconds")(sel)
 		},
-		func(s *Sample) float64 { return s.Duration - s.Wait },
+		func(s times) float64 { return s.duration - s.wait },
 	},
 	{
 		"launch", "pitcrew.train.launch.latency", launchFloor, over("pitcrew_train_launch_latency_seconds"),
-		func(s *Sample) float64 { return s.Launch + launchFloor },
+		func(s times) float64 { return s.launch + launchFloor },
 	},
 }
+
+// times are those of a sample. They are handed on by value: a sample that a table's functions saw could not stay on the stack.
+type times struct{ compute, duration, wait, launch float64 }
 
 func over(metric string) func(string) string {
 	return func(selector string) string { return "avg_over_time(" + metric + "{" + selector + "}[1m])" }
@@ -67,7 +70,7 @@ func (s Signal) String() string { return table[s].name }
 
 // of is the value of a sample as it is compared, NaN where there is none.
 func (s Signal) of(x *Sample) float64 {
-	v := table[s].value(x)
+	v := table[s].value(times{x.Compute, x.Duration, x.Wait, x.Launch})
 	if !(v > 0) || math.IsInf(v, 0) {
 		return math.NaN()
 	}
