@@ -52,12 +52,8 @@ func (e *Engine) open(now time.Time, of standing, key string, ev event.Event) *r
 func (e *Engine) speak(now time.Time, r *report) {
 	switch {
 	case !r.published && len(r.mutes) == 0:
-		ev := r.event
-		if now.After(ev.Time) { // it was muted until now
-			ev = r.now(now, event.StateOpen)
-		}
 		r.published = true
-		e.emit(r, ev, true, false)
+		e.emit(r, r.now(now, event.StateOpen), true, false)
 	case r.changed, now.Sub(r.renewed) >= renewEvery, now.Before(r.renewed):
 		e.emit(r, r.now(now, event.StateOpen), true, true)
 	default:
@@ -69,7 +65,9 @@ func (e *Engine) speak(now time.Time, r *report) {
 // now is the event as things stand.
 func (r *report) now(now time.Time, state event.State) event.Event {
 	ev := r.event
-	ev.Time, ev.Data.Evidence = now, r.of.evidence(now, state)
+	if !now.Equal(ev.Time) { // else it is new, and whoever found it does not hold the report yet
+		ev.Time, ev.Data.Evidence = now, r.of.evidence(now, state)
+	}
 	ev.Data.Evidence.Told = slices.Concat(ev.Data.Evidence.Told, r.acks, r.mutes)
 	return ev
 }

@@ -160,6 +160,59 @@ func TestWhatIsMutedAndOverIsNeverSaidAndWhatWasSaidBeforeEndsAllTheSame(t *test
 	g.want(g.run(60), "-straggler(5)")
 }
 
+func TestWhateverIsMutedBeforeItIsFoundIsListedAndSaidWhenTheMuteEnds(t *testing.T) {
+	mute := func(g *gang) {
+		g.says(statement.Statement{Verb: statement.Mute, Key: "*", Until: g.now.Add(24 * time.Hour)})
+	}
+	unmuted := func(g *gang, key, want string) {
+		t.Helper()
+		if ev, active := g.shown(key); !active || len(ev.Told) != 1 || ev.State != event.StateOpen {
+			t.Errorf("%s is listed as %+v", key, ev)
+		}
+		g.says()
+		g.want(g.pass(2*time.Second), want)
+	}
+	g := stalled(t)
+	mute(g)
+	g.want(g.tell(settled, "0", 57, 57, 57, 56), "")
+	unmuted(g, "torch/desync job/job-1/rank/3/attempt/0", "desync(3)")
+
+	g = newGang(t, engine(), 8)
+	mute(g)
+	g.compute = slow(5, 1.6)
+	g.want(g.run(60), "")
+	unmuted(g, "rank/imbalance job/job-1/rank/5/attempt/0", "imbalance(5)")
+
+	g = newGang(t, engine(), 8)
+	g.want(g.run(100), "")
+	mute(g)
+	g.silent = func(r int) bool { return r == 2 }
+	g.want(g.run(120), "")
+	unmuted(g, "rank/absent job/job-1/rank/2/attempt/0", "absent(2)")
+
+	f := newFleet(t, class.Config{})
+	f.past(3, gpt, 1)
+	g = f.job(gpt)
+	mute(g)
+	scheduled(g, 1.3)
+	g.want(g.run(120), "")
+	unmuted(g, "job/slowdown job/job-4/class/attempt/0", "slowdown")
+
+	f = newFleet(t, class.Config{})
+	slower := gpt
+	slower.Driver = "580.2"
+	f.past(3, gpt, 1)
+	g = newGang(t, f.e, 4)
+	mute(g)
+	if found := f.past(3, slower, 1.1); strings.Contains(said(found), "driver") {
+		t.Errorf("said %q", said(found))
+	}
+	f.e.Say(nil)
+	if got := said(f.e.Tick(f.now.Add(time.Second))); got != "slow-driver" {
+		t.Errorf("said %q when the mute ended", got)
+	}
+}
+
 func TestWhatIsUnmutedIsSaidAtOnce(t *testing.T) {
 	g := newGang(t, engine(), 8)
 	g.want(g.run(100), "")
