@@ -15,14 +15,11 @@ const (
 	Rank
 )
 
-// Direction is the one that is bad. Values in the other are learnt and say nothing.
-type Direction uint8
-
-// Directions.
+// Directions of the catalogue's rows. Values on the side that is not bad are learnt and say nothing.
 const (
-	High Direction = iota
-	Low
-	Both
+	High = series.High
+	Low  = series.Low
+	Both = series.Both
 )
 
 // Family groups signals that move together for one reason: those of one family are one witness.
@@ -96,7 +93,7 @@ type Signal struct {
 	Unit        string
 	About       About
 	Kind        series.Kind // Ratio is judged by its logarithm, Level as it is, Counter by its rate
-	Bad         Direction
+	Bad         series.Direction
 	Family      Family
 	Info        bool    // is said, and never counts as a witness
 	Flat        bool    // standing still is a finding too
@@ -110,11 +107,11 @@ type Signal struct {
 	role   role // with a role and no name the metric is read for it alone
 }
 
-func gpu(name, metric, attr, value, unit string, k series.Kind, bad Direction, f Family) Signal {
+func gpu(name, metric, attr, value, unit string, k series.Kind, bad series.Direction, f Family) Signal {
 	return Signal{Name: name, Metric: metric, Attr: attr, Value: value, Unit: unit, About: GPU, Kind: k, Bad: bad, Family: f, gate: stepping, phases: inStep}
 }
 
-func rank(name, metric, phase, unit string, bad Direction, f Family) Signal {
+func rank(name, metric, phase, unit string, bad series.Direction, f Family) Signal {
 	s := Signal{Name: name, Metric: metric, Value: phase, Unit: unit, About: Rank, Kind: series.Ratio, Bad: bad, Family: f, gate: perStep, phases: inStep, sparse: true}
 	if phase != "" {
 		s.Attr = "pitcrew.phase"

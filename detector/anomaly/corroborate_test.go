@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/series"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -11,6 +12,22 @@ func TestWhatGetsBetterSaysNothing(t *testing.T) {
 	n := newNode(t, 2)
 	n.tokens = 0
 	n.pass(learnt)
+	n.temp[0], n.paceTimes = 45, 0.6
+	n.pass(time.Minute)
+	n.want("cooler and faster", n.said())
+}
+
+func TestWhatGetsBetterSaysNothingAfterAStateFromBeforeDirectionsEither(t *testing.T) {
+	n := newNode(t, 2)
+	n.tokens = 0
+	n.pass(learnt)
+	for _, e := range []*series.Engine{n.e.engines[training], n.e.engines[facility]} {
+		for id := range e.Len() {
+			e.SetBad(series.ID(id), series.Both)
+		}
+	}
+	n.restart(same)
+	n.pass(10 * time.Second)
 	n.temp[0], n.paceTimes = 45, 0.6
 	n.pass(time.Minute)
 	n.want("cooler and faster", n.said())

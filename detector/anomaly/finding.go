@@ -75,8 +75,6 @@ func (e *Engine) touch(en *entity) {
 	}
 }
 
-func (s *Signal) bad(up bool) bool { return s.Bad == Both || up == (s.Bad == High) }
-
 // opened takes in a finding of a series engine.
 func (e *Engine) opened(tr *track, s *Signal, f *series.Finding, x series.Sample) {
 	if f.What == series.Flatline && !s.Flat {
@@ -87,7 +85,7 @@ func (e *Engine) opened(tr *track, s *Signal, f *series.Finding, x series.Sample
 	if tr.profile == facility {
 		up = f.Value > f.Expected
 	}
-	if f.What != series.Flatline && !s.bad(up) {
+	if f.Better {
 		return
 	}
 	if s.least > 0 && math.Abs(tr.middle(4)-f.Expected) < s.least {

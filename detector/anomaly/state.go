@@ -226,6 +226,7 @@ func (e *Engine) restoreEntity(s *savedEntity, whole, sameBoot bool, used map[[2
 		id := [2]uint32{uint32(st.Profile), uint32(st.SID)}
 		if whole && (st.Profile == training || st.Profile == facility) && int(st.SID) < e.engines[st.Profile].Len() && !used[id] {
 			tr.profile, tr.sid, used[id] = st.Profile, st.SID, true
+			e.engines[tr.profile].SetBad(tr.sid, Catalogue[r].Bad) // as this build has it
 		}
 	}
 	if sameBoot {

@@ -93,6 +93,7 @@ func (tr *track) enter(e *Engine, profile int) bool {
 		tr.sid = id
 	}
 	tr.profile = uint8(profile)
+	e.engines[profile].SetBad(tr.sid, Catalogue[tr.row].Bad)
 	return true
 }
 

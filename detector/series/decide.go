@@ -63,9 +63,10 @@ type Finding struct {
 	Age                  int     // samples behind the baseline
 	Phase                uint8
 	Workload             uint32
+	Better               bool    // not on the side that is bad: never more than information
 	Joins                bool    // opened within the refractory time of an earlier one: the same story
 	Samples              int     // while open
-	Lost                 float64 // s, of a ratio: the time by which the samples since the onset were longer than expected, until it ended or was accepted
+	Lost                 float64 // s, of a ratio of which more may be bad: the time by which the samples since the onset were longer than expected, until it ended or was accepted
 	sum                  float64
 	worstFast, worstSlow float32
 	crossed              int64   // ns of the last told change while it was open
@@ -84,7 +85,7 @@ func (e *Engine) decide(id ID, s *state, k uint8, x *Sample, v, ref, r, raw, dt,
 	zf := fast * float64(s.fastTail.per)
 	z := max(zf, slow*float64(s.slowTail.per))
 	least := 1 / float64(max(s.fastTail.per, s.slowTail.per))
-	stall := s.is(flagRatio) && raw > stallLog && dt > max(float64(s.every)*stallRatio, float64(s.every)+stallSeconds)
+	stall := s.is(flagRatio) && raw > stallLog && s.bad() != Low && dt > max(float64(s.every)*stallRatio, float64(s.every)+stallSeconds)
 	flat := s.quantum > 0 && int(s.equal) >= max(flatSamples, flatTimes*int(s.longest)) &&
 		float64(s.equal)*float64(s.every) >= flatSeconds
 	if s.what == 0 {
@@ -116,12 +117,19 @@ func (e *Engine) decide(id ID, s *state, k uint8, x *Sample, v, ref, r, raw, dt,
 	f := e.open[id]
 	f.Samples++
 	f.sum += raw
-	if s.is(flagRatio) && raw > 0 {
+	if s.is(flagRatio) && raw > 0 && s.bad() != Low {
 		f.Lost += dt * (1 - math.Exp(-raw))
 	}
 	score = max(score, AlarmScore)
 	if guard {
 		return score, None
+	}
+	if f.Better {
+		if now, over := e.turned(s, f); over {
+			return score, Cleared
+		} else if now {
+			return score, None
+		}
 	}
 	// Back in the band: a short mean, as odd and even steps may differ, and below half of the worst that was seen.
 	s.recent += float32(closeRate * (r - float64(s.recent)))
@@ -183,6 +191,9 @@ func (e *Engine) returns(id ID, s *state, k uint8) bool {
 		return false
 	}
 	f := e.open[id]
+	if f.Better && s.t-f.Ended > int64(e.cfg.Accept) { // it was better for so long that this is a loss
+		return false
+	}
 	from := float64(s.loc[k]-f.back) / s.unitOf(k)
 	if at := float64(s.displaced(k)); math.Abs(at+from) > max(backLeast, backShare*math.Abs(from)) {
 		return false
@@ -218,10 +229,6 @@ func (s *state) most() bool {
 const closeRate = 1.0 / 3
 
 func (e *Engine) opens(id ID, s *state, k uint8, x *Sample, v, ref, unit, dt float64, w What, score float64) {
-	sev := Info
-	if s.is(flagTold) || s.is(flagSibling) {
-		sev = Warning
-	}
 	onset := s.t - int64(float64(s.lead)*1e9)
 	switch w {
 	case Stall:
@@ -235,23 +242,31 @@ func (e *Engine) opens(id ID, s *state, k uint8, x *Sample, v, ref, unit, dt flo
 		base = baselineSiblings
 	}
 	expected, lower, upper := e.band(s, k, ref, unit)
-	f := &Finding{
-		Series: id, What: w, Severity: sev, Onset: onset, Opened: s.t, Value: v, Expected: expected, Lower: lower, Upper: upper,
-		Score: score, Asked: e.cfg.Asked, Baseline: base, Age: int(s.n[k]), Phase: s.phase, Workload: x.Workload,
-		Joins: before != nil && float64(s.t-before.Ended)*1e-9 < joinSeconds,
-	}
 	off := s.fast
 	if abs32(s.slow) > abs32(off) {
 		off = s.slow
 	}
+	better := (w == Spike || w == Drift) && s.bad().better(off > 0)
+	sev := Info
+	if (s.is(flagTold) || s.is(flagSibling)) && !better {
+		sev = Warning
+	}
+	f := &Finding{
+		Series: id, What: w, Severity: sev, Onset: onset, Opened: s.t, Value: v, Expected: expected, Lower: lower, Upper: upper,
+		Score: score, Asked: e.cfg.Asked, Baseline: base, Age: int(s.n[k]), Phase: s.phase, Workload: x.Workload,
+		Better: better, Joins: before != nil && before.Better == better && float64(s.t-before.Ended)*1e-9 < joinSeconds,
+	}
 	f.Ratio = math.Exp(clamp(float64(off), 20))
 	f.worstFast, f.worstSlow = abs32(s.fast), abs32(s.slow)
-	if s.is(flagRatio) && k == 0 && (w == Spike || w == Drift) {
+	if s.is(flagRatio) && s.bad() != Low && k == 0 && (w == Spike || w == Drift) {
 		f.Lost = s.lostBefore(w)
 	}
 	e.open[id] = f
 	e.counts.Findings++
-	s.what, s.good, s.recent, s.until = uint8(w), 0, off, float32(refractory(e.cfg.Asked))
+	s.what, s.good, s.recent = uint8(w), 0, off
+	if !better {
+		s.until = float32(refractory(e.cfg.Asked))
+	}
 }
 
 // lostBefore is about the time lost from the onset to the opening: samples so far were longer by what the last values are, and those of
@@ -278,11 +293,13 @@ func (e *Engine) ends(s *state, f *Finding, st State) {
 		f.What = Shift
 	}
 	s.what, s.good = 0, 0
-	s.fastTail.rec = max(s.fastTail.rec, min(float32(f.worstFast), recordMost))
-	s.slowTail.rec = max(s.slowTail.rec, min(float32(f.worstSlow), recordMost))
+	if !f.Better { // what is better makes nothing that is worse more usual, and hides none
+		s.fastTail.rec = max(s.fastTail.rec, min(f.worstFast, recordMost))
+		s.slowTail.rec = max(s.slowTail.rec, min(f.worstSlow, recordMost))
+		s.until = max(s.until, refractoryLeast)
+	}
 	s.rest()
 	s.set(flagAccept, st == StateAccepted)
-	s.until = max(s.until, refractoryLeast)
 	e.relimit(s)
 }
 

@@ -89,7 +89,7 @@ func (e *Engine) Add(k Kind) (ID, error) {
 	if k == Auto {
 		k = e.cfg.Kind
 	}
-	e.states = append(e.states, state{kind: uint8(k)})
+	e.states = append(e.states, state{signal: uint8(k)})
 	return ID(len(e.states) - 1), nil
 }
 
@@ -98,7 +98,7 @@ func (e *Engine) Reset(id ID, k Kind) {
 	if k == Auto {
 		k = e.cfg.Kind
 	}
-	e.states[id] = state{kind: uint8(k)}
+	e.states[id] = state{signal: uint8(k)}
 	delete(e.open, id)
 	if int(id) < len(e.ctx) && e.ctx[id] != nil {
 		e.ctx[id] = nil
@@ -144,7 +144,7 @@ func (e *Engine) Observe(id ID, x Sample) (out Verdict) {
 	}
 	s.t = x.T
 	v := x.V
-	if Kind(s.kind) == Counter {
+	if s.kind() == Counter {
 		var ok bool
 		if v, ok = e.counted(s, v, dt); !ok {
 			return e.unknown(s)

@@ -57,6 +57,7 @@ func (e *Engine) facility(id ID, s *state, x Sample, v, dt float64) Verdict {
 		e.open[id] = &Finding{
 			Series: id, What: Novel, Severity: Info, Onset: x.T, Opened: x.T, Value: v, Expected: exp, Lower: out.Lower, Upper: out.Upper,
 			Score: out.Score, Asked: e.cfg.Asked, Ratio: v / exp, Baseline: baselineSelf, Age: int(c.m.n), Workload: x.Workload,
+			Better: s.bad().better(v > exp),
 		}
 		out.Change = Opened
 	}

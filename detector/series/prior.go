@@ -18,7 +18,7 @@ const leastBetween = 0.01
 // stay as they are, and false is given.
 func (e *Engine) Prime(id ID, p Prior) bool {
 	s := &e.states[id]
-	k := Kind(s.kind)
+	k := s.kind()
 	level := math.Log(p.Level)
 	if p.Reference {
 		level = 0

@@ -17,7 +17,8 @@ import (
 // the same layout: it exists to survive a restart, not to be exchanged.
 const (
 	snapshotMagic   = "PCREWSER"
-	snapshotVersion = 3
+	snapshotVersion = 4
+	snapshotBefore  = 3 // knew no direction: its series are bad on both sides, until SetBad
 )
 
 type snapshotHeader struct {
@@ -113,7 +114,7 @@ func (e *Engine) Restore(snapshot []byte) error {
 	switch {
 	case string(h.Magic[:]) != snapshotMagic:
 		return errors.New("snapshot: not one of a series engine")
-	case h.Version != snapshotVersion || int(h.StateSize) != StateSize || uintptr(h.ContextSize) != unsafe.Sizeof(context{}) || h.Order != orderMark:
+	case h.Version != snapshotVersion && h.Version != snapshotBefore || int(h.StateSize) != StateSize || uintptr(h.ContextSize) != unsafe.Sizeof(context{}) || h.Order != orderMark:
 		return fmt.Errorf("snapshot: version %d of another build: it is relearnt", h.Version)
 	case h.Asked != e.cfg.Asked || (h.Facility == 1) != facility:
 		return fmt.Errorf("snapshot: for %g onsets per series-hour, this engine is for %g: it is relearnt", h.Asked, e.cfg.Asked)
@@ -128,7 +129,7 @@ func (e *Engine) Restore(snapshot []byte) error {
 	states := make([]state, h.States)
 	p = p[copy(raw(states), p):]
 	for i := range states {
-		if s := &states[i]; s.phase >= phases || Kind(s.kind) > Counter || What(s.what) > Novel {
+		if s := &states[i]; s.phase >= phases || s.kind() > Counter || s.bad() > Low || What(s.what) > Novel {
 			return fmt.Errorf("snapshot: series %d is malformed", i)
 		}
 	}
@@ -173,7 +174,7 @@ func flagOf(b bool) uint32 {
 func packFinding(f *Finding) snapshotFinding {
 	return snapshotFinding{
 		Series: uint32(f.Series), Phase: uint32(f.Phase), Workload: f.Workload, What: uint32(f.What), Severity: uint32(f.Severity), State: uint32(f.State),
-		Joins: flagOf(f.Joins), Siblings: flagOf(f.Baseline == baselineSiblings), Onset: f.Onset, Opened: f.Opened, Ended: f.Ended, Age: int64(f.Age),
+		Joins: flagOf(f.Joins) | flagOf(f.Better)<<1, Siblings: flagOf(f.Baseline == baselineSiblings), Onset: f.Onset, Opened: f.Opened, Ended: f.Ended, Age: int64(f.Age),
 		Samples: int64(f.Samples), Value: f.Value, Expected: f.Expected, Lower: f.Lower, Upper: f.Upper, Score: f.Score, Asked: f.Asked,
 		Ratio: f.Ratio, Lost: f.Lost, Sum: f.sum, WorstFast: f.worstFast, WorstSlow: f.worstSlow, Crossed: f.crossed, Back: f.back,
 	}
@@ -182,7 +183,7 @@ func packFinding(f *Finding) snapshotFinding {
 func (w *snapshotFinding) finding() *Finding {
 	f := &Finding{
 		Series: ID(w.Series), Phase: uint8(w.Phase), Workload: w.Workload, What: What(w.What), Severity: Severity(w.Severity), State: State(w.State),
-		Joins: w.Joins == 1, Baseline: baselineSelf, Onset: w.Onset, Opened: w.Opened, Ended: w.Ended, Age: int(min(w.Age, math.MaxInt32)),
+		Joins: w.Joins&1 != 0, Better: w.Joins&2 != 0, Baseline: baselineSelf, Onset: w.Onset, Opened: w.Opened, Ended: w.Ended, Age: int(min(w.Age, math.MaxInt32)),
 		Samples: int(w.Samples), Value: w.Value, Expected: w.Expected, Lower: w.Lower, Upper: w.Upper, Score: w.Score, Asked: w.Asked,
 		Ratio: w.Ratio, Lost: w.Lost, sum: w.Sum, worstFast: w.WorstFast, worstSlow: w.WorstSlow, crossed: w.Crossed, back: w.Back,
 	}

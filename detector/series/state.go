@@ -31,10 +31,10 @@ type state struct {
 	equal, since        uint16         // equal values in a row; samples since a change
 	work                uint16         // workload, folded
 	longest             uint8          // run of equal values before
-	phase, kind, what   uint8
-	good, at            uint8 // samples back in the band; next place in the ring
-	flags, above, below uint8 // above, below: of the last eight residuals, those beyond half a threshold
-	leaning             int8  // samples in a row on one side
+	phase, signal, what uint8          // signal: kind and direction
+	good, at            uint8          // samples back in the band; next place in the ring
+	flags, above, below uint8          // above, below: of the last eight residuals, those beyond half a threshold
+	leaning             int8           // samples in a row on one side
 }
 
 // StateSize is the bytes of core state per series.

@@ -27,7 +27,7 @@ func (e *Engine) training(id ID, s *state, x *Sample, v, dt float64, out *Verdic
 	k := s.phase & (phases - 1)
 	n := s.n[k]
 	if n == 0 && k == 0 && s.scale[0] == 0 {
-		s.set(flagRatio, Kind(s.kind) == Ratio || Kind(s.kind) == Auto && v > 0)
+		s.set(flagRatio, s.kind() == Ratio || s.kind() == Auto && v > 0)
 	}
 	y, ref := v, 0.0
 	switch {

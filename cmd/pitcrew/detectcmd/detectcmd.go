@@ -38,23 +38,33 @@ type Config struct {
 	Asked   float64                 `yaml:"asked"`   // false onsets per series-hour
 	Profile series.Profile          `yaml:"profile"` // training | facility; empty: by the observed interval
 	Kind    string                  `yaml:"kind"`    // ratio | level | counter; empty: by the values
+	Bad     string                  `yaml:"bad"`     // high | low | both: the side of the expected on which values are bad; empty: both
 	Signals map[string]SignalConfig `yaml:"signals"` // by value column
 }
 
 // SignalConfig is what is known of one value column.
 type SignalConfig struct {
 	Kind string `yaml:"kind"`
+	Bad  string `yaml:"bad"`
 }
 
 var kinds = map[string]series.Kind{"": series.Auto, "ratio": series.Ratio, "level": series.Level, "counter": series.Counter}
 
+var sides = map[string]series.Direction{"": series.Both, "both": series.Both, "high": series.High, "low": series.Low}
+
 func (c Config) check() error {
+	if _, ok := sides[c.Bad]; !ok {
+		return fmt.Errorf("bad %q: high, low or both", c.Bad)
+	}
 	if _, ok := kinds[c.Kind]; !ok {
 		return fmt.Errorf("kind %q: ratio, level or counter", c.Kind)
 	}
 	for name, s := range c.Signals {
 		if _, ok := kinds[s.Kind]; !ok {
 			return fmt.Errorf("signals: %s: kind %q: ratio, level or counter", name, s.Kind)
+		}
+		if _, ok := sides[s.Bad]; !ok {
+			return fmt.Errorf("signals: %s: bad %q: high, low or both", name, s.Bad)
 		}
 	}
 	_, err := series.New(series.Config{Asked: c.Asked, Profile: c.Profile})
@@ -86,7 +96,8 @@ The two minutes are a convention; duration_s in the findings and in -o json says
 the onset and is about series of durations.
 
 Severity: "warning" is against a schedule that was told (columns phase, workload) or that siblings showed, "info" is not. A node's agent
-says either as information until another signal bears it out (docs/anomalies.md).
+says either as information until another signal bears it out (docs/anomalies.md). With "bad: high" or "bad: low" in the configuration, for all
+columns or for one of its signals, a change to the other side is "info" whatever was told, and soon the new baseline.
 
 Files appear when all of them are whole; after an error or Ctrl-C they are as they were. A summary goes to standard error.`
 
@@ -132,7 +143,7 @@ func Command() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&o.In, "in", "", "CSV `file` to judge; - is standard input")
 	f.StringVar(&o.Out, "out", "", "CSV `file` to write; - is standard output, row by row")
-	f.StringVar(&config, "config", "", "YAML `file`: asked, profile (training, facility), kind (ratio, level, counter), signals (kind by column)")
+	f.StringVar(&config, "config", "", "YAML `file`: asked, profile (training, facility), kind (ratio, level, counter), bad (high, low, both), signals (kind and bad by column)")
 	f.Float64Var(&o.Config.Asked, "asked-rate", series.AskedShipped, "false onsets per series-hour that are acceptable")
 	f.StringVar(&o.Timestamp, "timestamp", "timestamp", "`column` with the time")
 	f.StringSliceVar(&o.Values, "value", nil, "`columns` to judge; without it, those with a number in the first row")

@@ -267,3 +267,27 @@ func TestASignalThatTheFileLacksIsNamed(t *testing.T) {
 		t.Errorf("signals: stepms: %v", err)
 	}
 }
+
+func TestTheConfigurationSaysWhichSideOfAColumnIsBad(t *testing.T) {
+	in := strings.Replace(jobFile(1400, true, 1), "step_ms", "value", 1)
+	for _, c := range []struct {
+		config   Config
+		severity string
+	}{
+		{Config{}, "warning"},
+		{Config{Bad: "high"}, "warning"},
+		{Config{Bad: "low"}, "info"},
+		{Config{Bad: "low", Signals: map[string]SignalConfig{"value": {Bad: "both"}}}, "warning"},
+		{Config{Signals: map[string]SignalConfig{"value": {Bad: "low"}}}, "info"},
+	} {
+		_, found := detect(t, in, func(o *Options) { o.Config = c.config })
+		if len(found) != 1 || found[0].Severity != c.severity || found[0].Better != (c.severity == "info") {
+			t.Errorf("%+v: %+v", c.config, found)
+		}
+	}
+	for _, c := range []Config{{Bad: "up"}, {Signals: map[string]SignalConfig{"value": {Bad: "up"}}}} {
+		if err := c.check(); err == nil || !strings.Contains(err.Error(), "high, low or both") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}

@@ -1,8 +1,8 @@
 package detectcmd
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"io"
 	"math"
 	"time"
@@ -30,6 +30,7 @@ type record struct {
 	Baseline string     `json:"baseline"`
 	Age      int        `json:"baseline_samples"`
 	Lost     float64    `json:"gpu_seconds_lost_per_gpu"`
+	Better   bool       `json:"better,omitempty"` // on the side that the configuration does not call bad
 	Joins    bool       `json:"joins_earlier,omitempty"`
 	PromQL   string     `json:"promql"`
 	Samples  []*float64 `json:"samples"`
@@ -103,7 +104,7 @@ func (f *findings) write(s *one, x *series.Finding) {
 	r := record{
 		Series: s.name, What: x.What.String(), Severity: x.Severity.String(), State: x.State.String(), Onset: when(x.Onset), Opened: when(x.Opened),
 		Value: known(x.Value), Expected: known(x.Expected), Lower: known(x.Lower), Upper: known(x.Upper), Score: x.Score, Asked: x.Asked,
-		Baseline: x.Baseline, Age: x.Age, Lost: x.Lost, Joins: x.Joins, PromQL: x.PromQL(s.column), Ratio: known(x.Ratio),
+		Baseline: x.Baseline, Age: x.Age, Lost: x.Lost, Better: x.Better, Joins: x.Joins, PromQL: x.PromQL(s.column), Ratio: known(x.Ratio),
 	}
 	end := s.last
 	if x.Ended != 0 {
@@ -123,7 +124,7 @@ func (f *findings) encode(r record) {
 	f.count[r.What]++
 	e := json.NewEncoder(f.w)
 	e.SetEscapeHTML(false)
-	f.err = errors.Join(f.err, e.Encode(r))
+	f.err = cmp.Or(f.err, e.Encode(r))
 }
 
 // vanished says that a series is silent.

@@ -1,6 +1,7 @@
 package detectcmd
 
 import (
+	"cmp"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -30,6 +31,7 @@ type one struct {
 	name    string
 	column  string
 	kind    series.Kind
+	bad     series.Direction
 	engine  *series.Engine
 	id      series.ID
 	profile series.Profile
@@ -115,7 +117,7 @@ func (r *run) all(ctx context.Context) error {
 			return err
 		}
 		r.at = line
-		if err := r.row(row); err != nil {
+		if err := errors.Join(r.row(row), r.found.err); err != nil {
 			return err
 		}
 	}
@@ -213,6 +215,7 @@ func (r *run) begin(key, column string) *one {
 	if k := kinds[r.o.Config.Signals[column].Kind]; k != series.Auto {
 		kind = k
 	}
+	bad := sides[cmp.Or(r.o.Config.Signals[column].Bad, r.o.Config.Bad)]
 	name := column
 	if key != "" {
 		name = key
@@ -220,7 +223,7 @@ func (r *run) begin(key, column string) *one {
 			name += "/" + column
 		}
 	}
-	s := &one{name: name, column: column, kind: kind, past: r.siblings[key+"\x00"+column], phases: dense{}, works: dense{}, plot: r.plot.series(strings.TrimSpace(r.o.SeriesBy+" "+name), column)}
+	s := &one{name: name, column: column, kind: kind, bad: bad, past: r.siblings[key+"\x00"+column], phases: dense{}, works: dense{}, plot: r.plot.series(strings.TrimSpace(r.o.SeriesBy+" "+name), column)}
 	s.absence = absence{place: -1, began: r.at}
 	if s.past == nil {
 		s.past = r.siblings["\x00"+column]
@@ -234,6 +237,7 @@ func (r *run) begin(key, column string) *one {
 func (s *one) use(r *run, p series.Profile) {
 	s.engine, s.profile = r.engines[p], p
 	s.id, _ = s.engine.Add(s.kind) // of tells that there is room
+	s.engine.SetBad(s.id, s.bad)
 }
 
 // sample reads what a row says of the series beside its value.
