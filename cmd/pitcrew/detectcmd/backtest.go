@@ -1,8 +1,8 @@
 package detectcmd
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -101,11 +101,11 @@ func (f *findings) say(x said) {
 	if f.json {
 		e := json.NewEncoder(f.backtest)
 		e.SetEscapeHTML(false)
-		f.err = errors.Join(f.err, e.Encode(x))
+		f.err = cmp.Or(f.err, e.Encode(x))
 		return
 	}
 	_, err := fmt.Fprintf(f.backtest, "%s  %-7s  %-10s  %s: %s: %s\n", stamp(x.Time), x.Severity, x.Event, x.Series, x.What, x.Reason)
-	f.err = errors.Join(f.err, err)
+	f.err = cmp.Or(f.err, err)
 }
 
 // end closes the backtest with a sum, which says what the severities mean to who is on call.
@@ -120,5 +120,5 @@ func (f *findings) end() {
 		sum = append(sum, "by itself neither wakes anyone: on a node, one signal is information until another bears it out")
 	}
 	_, err := fmt.Fprintf(f.backtest, "%s\n", strings.Join(sum, "; "))
-	f.err = errors.Join(f.err, err)
+	f.err = cmp.Or(f.err, err)
 }

@@ -3,6 +3,7 @@ package detectcmd
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"image"
 	"image/png"
@@ -198,6 +199,25 @@ func TestTicksFallOnTimesThatPeopleCountIn(t *testing.T) {
 		}
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%g s from %d: %s", c.axis.span, c.axis.start, got)
+		}
+	}
+}
+
+// broken is a pipe that nobody reads.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("closed") }
+
+func TestAClosedPipeEndsTheRunWithOneError(t *testing.T) {
+	in := jobFile(2000, true, 1)
+	for _, change := range []func(*Options){
+		func(o *Options) { o.Out, o.Backtest = "", broken{} },
+		func(o *Options) { o.Out, o.Backtest, o.JSON = "", broken{}, true },
+		func(o *Options) { o.Stdout = broken{} },
+	} {
+		_, _, err := judge(in, change)
+		if err == nil || strings.Count(err.Error(), "closed") != 1 {
+			t.Errorf("%v", err)
 		}
 	}
 }
