@@ -56,6 +56,12 @@ class Job:
     def launch(self, *flags, script=TRAINER / "train.py", pod="pod-0", **env):
         return self.start([sys.executable, "-m", "pitcrew_torch.run", *map(str, flags), str(script)], pod, **env)
 
+    def saved(self):
+        """The step of the newest checkpoint that is complete, 0 for none. A step's end only asks for one."""
+        return max(
+            (int(p.parent.name[5:].split(".")[0]) for p in self.checkpoints.glob("step-*/MANIFEST.json")), default=0
+        )
+
     def steps(self, rank):
         """The rank's log as [(step, loss, attempt)]."""
         lines = (self.logs / ("rank-%d.log" % rank)).read_text().splitlines()

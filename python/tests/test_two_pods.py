@@ -27,7 +27,8 @@ def test_a_replaced_pod_joins_the_survivor_that_kept_its_process(job, uninterrup
     lines = {rank: pod.launcher() for rank, pod in pods.items()}
     for line in lines.values():
         line.send("alone")
-    wait_until(lambda: pods[0].step(0) > 22, what="step 23")
+    wait_until(lambda: pods[0].step(0) > 22 and job.saved(), what="step 23 and a checkpoint")
+    saved = job.saved()
 
     os.killpg(processes[victim].pid, signal.SIGKILL)  # the pod, its launcher and its worker are gone
     lines[survivor].send("stop", attempt=1)
@@ -45,11 +46,15 @@ def test_a_replaced_pod_joins_the_survivor_that_kept_its_process(job, uninterrup
     }
     line.send("start", node_rank=victim, **start)
     lines[survivor].send("start", node_rank=survivor, **start)
-    wait_until(lambda: replacement.step(0) > 26 and pods[survivor].step(0) > 26, what="steps of attempt 1")
+    wait_until(
+        lambda: all(p.step(0) > saved + 6 and p.ring(0)["attempt"] == 1 for p in (replacement, pods[survivor])),
+        what="steps of attempt 1",
+    )
     assert processes[survivor].poll() is None
     for rank in (0, 1):
         steps = job.steps(rank)
-        assert next(s for s, _, a in steps if a == 1) == 21
+        resumed = next(s for s, _, a in steps if a == 1)
+        assert resumed > saved and resumed % 20 == 1
         assert all(loss == uninterrupted[rank][step] for step, loss, _ in steps)
 
 
