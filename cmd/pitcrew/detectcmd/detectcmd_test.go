@@ -94,6 +94,9 @@ func TestTheFaultIsFoundTheToldChangeIsNotAndTheRowsAreRepeated(t *testing.T) {
 	if len(found) != 1 || found[0].State != "cleared" || found[0].Ratio == nil || math.Abs(*found[0].Ratio-1.3) > 0.05 || len(found[0].Samples) == 0 {
 		t.Fatalf("findings %+v", found)
 	}
+	if f := found[0]; f.Ended == nil || math.Abs(f.Seconds-f.Ended.Sub(f.Onset).Seconds()) > 1e-6 || !f.Onset.Before(f.Opened) {
+		t.Errorf("lasted %g s, from %v (told %v) to %v", f.Seconds, f.Onset, f.Opened, f.Ended)
+	}
 	for i, r := range rows[1:] {
 		if alarm := r[7] == "1"; alarm && (i < 1200 || i > 1360) {
 			t.Fatalf("alarm at row %d", i)
