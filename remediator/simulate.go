@@ -109,12 +109,13 @@ func (s *simulated) take(e event.Event) {
 	gang := &cluster.Gang{OptIn: true}
 	if t.Job != nil {
 		gang.Job = *t.Job
-	} else if node.Quarantined != "" {
-		return // an echo of what was dealt with
 	}
 	at := slices.IndexFunc(s.all, func(i *incident.Incident) bool {
 		return i.Open() && (t.Job != nil && i.Job != nil && i.Job.UID == t.Job.UID || (t.Job == nil || i.Job == nil) && t.Node != "" && i.Faults[0].Node == t.Node)
 	})
+	if at < 0 && t.Job == nil && node.Quarantined != "" {
+		return // an echo of what was dealt with
+	}
 	facts := incident.Facts{Now: now, Node: node, Gang: gang, Seen: now}
 	if at >= 0 {
 		facts.Incident = s.all[at]
@@ -165,8 +166,7 @@ func (s *simulated) judged(w *Would, i *incident.Incident, plan *incident.Plan, 
 			}
 		}
 		w.Refused = strings.ReplaceAll(refused[0].String(), ": refuses", "")
-		i.State = incident.Closed
-		return
+		return // it takes in what comes, and counts as nothing done
 	}
 	i.State = incident.Restarted
 	for _, state := range []incident.State{incident.Approved, incident.Placed} {

@@ -1,4 +1,4 @@
-// Package policycmd is `pitcrew policy`: check policy files, explain what they make of an event, print their schema. It needs no
+// Package policycmd is `pitcrew policy`: check policy files, explain what they make of an event, simulate them on stored ones, print their schema. It needs no
 // cluster and changes nothing; it uses the very parser and judgement that the remediator uses.
 package policycmd
 
@@ -22,7 +22,7 @@ import (
 // Command is `pitcrew policy`.
 func Command() *cobra.Command {
 	c := &cobra.Command{Use: "policy", Short: "Check policy files and explain what they decide"}
-	c.AddCommand(check(), explain(time.Now), schema())
+	c.AddCommand(check(), explain(time.Now), simulate(time.Now), schema())
 	return c
 }
 

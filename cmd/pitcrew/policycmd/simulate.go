@@ -1,0 +1,238 @@
+package policycmd
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator"
+	"github.com/pitcrew/pitcrew/remediator/policy"
+)
+
+// unknown is what no simulation can say.
+const unknown = "Not known, and assumed: namespaces have opted in; nothing was held, paused or cordoned by people; the job stood where the event says,\n" +
+	"and a node for it was free. Whether a rank's fault would have been confirmed, and what the healing would have come to, is not simulated.\n"
+
+type simulateFlags struct {
+	connect.Flags
+	policies              []string
+	events, nodes, people string
+	mode, since           string
+	lasts, mends, within  time.Duration
+}
+
+// simulation is the -o json answer.
+type simulation struct {
+	Events    int                `json:"events"`  // judged
+	Refused   int                `json:"refused"` // that could not be read
+	Incidents []remediator.Would `json:"incidents"`
+	Compared  *comparison        `json:"compared,omitempty"`
+	Unknown   string             `json:"unknown"`
+}
+
+func simulate(now func() time.Time) *cobra.Command {
+	f := &simulateFlags{}
+	c := &cobra.Command{
+		Use: "simulate --policy FILE [--since 7d | --events FILE]", Short: "Judge stored events by policies and say what would have been done",
+		Long: "Judge stored events, from the bus or from a file of one event a line, by policies as the remediator would have, and print each incident that would\n" +
+			"have been opened: when, where, which rule, what would have been done, and which guard stood against it. Incidents that no guard refuses are taken to\n" +
+			"have acted, so that budgets, cooldowns and the breaker count them. Nothing is changed. With --compare, the answer is held against what people did.\n\n" + unknown,
+		Example: "  pitcrew policy simulate --policy deploy/policies --since 7d\n" +
+			"  pitcrew policy simulate --policy my.yaml --mode enforce --events week.jsonl --compare done.csv -o json",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return f.run(c, now()) },
+	}
+	fl := c.Flags()
+	f.Register(fl)
+	fl.StringSliceVar(&f.policies, "policy", nil, "policy file or folder; may be given several times")
+	fl.StringVar(&f.mode, "mode", "", "judge as if the policies were in this mode (observe, approve, enforce)")
+	fl.StringVar(&f.since, "since", "7d", "how far back to read the bus, such as 7d or 12h")
+	fl.StringVar(&f.events, "events", "", "file of events in place of the bus, one CloudEvent a line; - for standard input")
+	fl.StringVar(&f.nodes, "nodes", "", "file of `kubectl get nodes -o json`: the fleet and its labels; without it only nodes of events are known, and no label")
+	fl.StringVar(&f.people, "compare", "", "file of what people did: CSV or JSON lines of time, node, action")
+	fl.DurationVar(&f.lasts, "incident-lasts", 5*time.Minute, "how long an incident is taken to be open: what comes meanwhile joins it")
+	fl.DurationVar(&f.mends, "node-mends", 24*time.Hour, "how long a cordoned node is taken to stay so")
+	fl.DurationVar(&f.within, "within", 30*time.Minute, "how far apart a person and Pitcrew may act on a node and still mean the same")
+	if err := c.MarkFlagRequired("policy"); err != nil {
+		panic(err)
+	}
+	return c
+}
+
+func (f *simulateFlags) run(c *cobra.Command, now time.Time) error {
+	ps, err := policy.Load(f.policies...)
+	if err != nil {
+		return err
+	}
+	if f.mode != "" {
+		ps = policy.WithMode(ps, policy.Mode(f.mode))
+		for _, p := range ps {
+			if err := p.Validate(); err != nil {
+				return fmt.Errorf("--mode: %w", err)
+			}
+		}
+	}
+	labels, err := readNodes(f.nodes)
+	if err != nil {
+		return err
+	}
+	var done []deed
+	if f.people != "" {
+		if done, err = readDeeds(f.people); err != nil {
+			return err
+		}
+	}
+	out := simulation{Unknown: unknown}
+	bad := func(where string, err error) {
+		out.Refused++
+		fmt.Fprintf(c.ErrOrStderr(), "%s: %v\n", where, err)
+	}
+	var events []event.Event
+	if f.events != "" {
+		events, err = readEvents(f.events, c.InOrStdin(), bad)
+	} else {
+		events, err = f.stored(c.Context(), now, bad)
+	}
+	if err != nil {
+		return err
+	}
+	out.Events = len(events)
+	out.Incidents = remediator.Simulate(events, remediator.Simulation{Policies: ps, Labels: labels, Lasts: f.lasts, Mends: f.mends})
+	if f.people != "" {
+		out.Compared = compare(out.Incidents, done, f.within)
+	}
+	if f.JSON() {
+		e := json.NewEncoder(c.OutOrStdout())
+		e.SetIndent("", "  ")
+		return e.Encode(out)
+	}
+	return out.write(c.OutOrStdout())
+}
+
+// stored reads the bus.
+func (f *simulateFlags) stored(ctx context.Context, now time.Time, bad func(string, error)) (events []event.Event, err error) {
+	back, err := days(f.since)
+	if err != nil {
+		return nil, err
+	}
+	err = f.Open(ctx, func(ctx context.Context, b *bus.Bus) error {
+		return b.Replay(ctx, now.Add(-back), func(d bus.Delivery) {
+			if d.Event.Data.Target.Node == "" && d.Gateway == "" { // as the remediator takes it
+				d.Event.Data.Target.Node = d.Node
+			}
+			events = append(events, d.Event)
+		}, bad)
+	})
+	return events, err
+}
+
+// days reads a duration that may be given in days.
+func days(s string) (time.Duration, error) {
+	if n, ok := strings.CutSuffix(s, "d"); ok {
+		if d, err := strconv.ParseFloat(n, 64); err == nil && d > 0 && d < 36500 {
+			return time.Duration(d * 24 * float64(time.Hour)), nil
+		}
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("--since %q: write it like 7d or 12h", s)
+	}
+	return d, nil
+}
+
+// readEvents reads one event a line. A line that is none is told and left out.
+func readEvents(name string, stdin io.Reader, bad func(string, error)) (events []event.Event, err error) {
+	in := stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("events: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, event.MaxBytes)
+	for n := 1; lines.Scan(); n++ {
+		if strings.TrimSpace(lines.Text()) == "" {
+			continue
+		}
+		e, err := event.Decode(lines.Bytes())
+		if err != nil {
+			bad(fmt.Sprintf("%s:%d", name, n), err)
+			continue
+		}
+		events = append(events, e)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("events %s: %w", name, err)
+	}
+	return events, nil
+}
+
+func readNodes(name string) (map[string]map[string]string, error) {
+	if name == "" {
+		return nil, nil
+	}
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("nodes: %w", err)
+	}
+	var list struct {
+		Items []struct {
+			Metadata struct {
+				Name   string            `json:"name"`
+				Labels map[string]string `json:"labels"`
+			} `json:"metadata"`
+		} `json:"items"`
+	}
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, fmt.Errorf("nodes %s: %w", name, err)
+	}
+	out := map[string]map[string]string{}
+	for _, n := range list.Items {
+		out[n.Metadata.Name] = n.Metadata.Labels
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("nodes %s: it names no node; write it by kubectl get nodes -o json", name)
+	}
+	return out, nil
+}
+
+func (s simulation) write(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var errs []error
+	say := func(format string, a ...any) {
+		_, err := fmt.Fprintf(t, format+"\n", a...)
+		errs = append(errs, err)
+	}
+	say("%d events judged, %d incidents would have been opened", s.Events, len(s.Incidents))
+	if len(s.Incidents) > 0 {
+		say("\nTIME\tSIGNAL\tNODE\tJOB\tRULE\tDECISION\tACTIONS\tEVENTS")
+	}
+	for _, i := range s.Incidents {
+		decision := i.Decision
+		if i.Refused != "" {
+			decision += ": " + i.Refused
+		}
+		say("%s\t%s\t%s\t%s\t%s/%s\t%s\t%s\t%d", i.Time.UTC().Format(time.RFC3339), i.Signal, i.Node, i.Job, i.Policy, i.Rule, decision, strings.Join(i.Actions, ", "), i.Events)
+	}
+	if s.Compared != nil {
+		s.Compared.write(say)
+	}
+	say("\n%s", strings.TrimSuffix(s.Unknown, "\n"))
+	return errors.Join(append(errs, t.Flush())...)
+}
