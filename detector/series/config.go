@@ -42,7 +42,7 @@ type Config struct {
 	Accept     time.Duration // a level that stays so long, or longer than the baseline was known, is the new baseline; default 1 min, 8 s where nothing was told
 	Bands      bool          // give expected, lower and upper with every verdict; findings have them always
 	MaxSeries  int           // default 1 << 20
-	MaxContext int           // facility contexts (season, rarity), 6.2 KiB each; default 4096
+	MaxContext int           // facility contexts (season, rarity, period), 9 KB each; default 4096
 }
 
 // AskedShipped is the shipped rate of false onsets per series-hour of one uncorroborated series. docs/detection.md has the

@@ -63,6 +63,7 @@ type Engine struct {
 	open     map[ID]*Finding
 	counts   Counts
 
+	aperiodic    bool // learns no period: for tests of what that is worth
 	uncalibrated bool // thresholds from the scale as if noise were independent and normal: for tests of what the tail models are worth
 }
 

@@ -34,7 +34,11 @@ func (e *Engine) facility(id ID, s *state, x Sample, v, dt float64) Verdict {
 	if c.m.n < facWarm {
 		return e.unknown(s)
 	}
-	nats := c.evidence()
+	said, ended := false, false
+	if !e.aperiodic {
+		said, ended = c.periodic(x.T, clamp(v, facRange), float64(s.every))
+	}
+	nats := c.evidence(said, ended)
 	if c.m.n <= facWarm+facSettle {
 		return e.unknown(s)
 	}
@@ -68,6 +72,7 @@ func (e *Engine) facility(id ID, s *state, x Sample, v, dt float64) Verdict {
 // context is the costlier memory of a series of the facility profile. It is plain memory, as a snapshot holds it.
 type context struct {
 	m        memory
+	period   period
 	rare     [features]rarity
 	episodes [episodeBins]float32 // earlier episodes by the nats of their peak, fading
 	peak     float64              // nats, of the running episode
@@ -102,12 +107,23 @@ func (e *Engine) context(id ID) *context {
 }
 
 // evidence counts how rare each feature is, in nats beyond the usual, and adds up families: within one, features see the same
-// thing and only the rarest counts; between them they are taken for independent.
-func (c *context) evidence() float64 {
+// thing and only the rarest counts; between them they are taken for independent. A period that is believed stands in for what it explains.
+// said: there is one, or a candidate; ended: one of its slots is over.
+func (c *context) evidence(said, ended bool) float64 {
 	var most [families]float64
-	for i, z := range c.m.z {
-		f := familyOf[i]
-		most[f] = max(most[f], c.rare[i].take(math.Abs(z))-rareUsual)
+	believed := said && c.period.believed()
+	for i, z := range c.m.z[:featPeriod] {
+		nats := c.rare[i].take(math.Abs(z))
+		if f := familyOf[i]; !(believed && explained[i]) {
+			most[f] = max(most[f], nats-rareUsual)
+		}
+	}
+	if said {
+		point, cycle := c.surprises(ended)
+		if believed {
+			most[familyOf[featPeriod]] = max(most[familyOf[featPeriod]], point-rareOff)
+			most[familyOf[featCycle]] = max(most[familyOf[featCycle]], cycle-rareUsual)
+		}
 	}
 	sum := 0.0
 	for _, x := range most {

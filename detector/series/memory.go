@@ -16,6 +16,8 @@ const (
 	featResidual // median of 24 residuals of the day
 	featShort    // median of 6 from the median of 96
 	featSpread
+	featPeriod // from what a learnt period says, and …
+	featCycle  // … the sum of that over a quarter of it
 	features
 )
 
@@ -31,7 +33,11 @@ var familyOf = [features]uint8{
 	featMean: familyPoint, featStep: familyPoint, featDay: familyPoint, featWeek: familyPoint,
 	featLevel: familyLevel, featResidual: familyLevel, featShort: familyLevel,
 	featSpread: familySpread,
+	featPeriod: familyPoint, featCycle: familyLevel,
 }
+
+// explained is what a believed period says better.
+var explained = [features]bool{featMean: true, featStep: true, featDay: true, featWeek: true, featResidual: true, featShort: true}
 
 const (
 	facMemory   = 2500 // samples, of location and scales
@@ -79,7 +85,7 @@ func (m *memory) take(t int64, v float64) {
 	}
 	n := float64(m.n)
 	a := max(1/(n+1), 1.0/facMemory)
-	sc := max(m.all.s, 1e-9+1e-6*math.Abs(m.mean))
+	sc := max(m.all.s, leastScale(m.mean))
 	least := facLeast * sc
 	d, step := v-m.mean, v-m.prev
 	m.prev = v
@@ -124,6 +130,9 @@ func (m *memory) take(t int64, v float64) {
 	m.season(day, bin, v, least)
 	m.n++
 }
+
+// leastScale of a series, for one that hardly moves.
+func leastScale(mean float64) float64 { return 1e-9 + 1e-6*math.Abs(mean) }
 
 // feature measures a distance in its own usual size, and learns the size.
 func (m *memory) feature(i int, x, least, a float64, teach bool) {

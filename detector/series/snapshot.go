@@ -114,7 +114,7 @@ func (e *Engine) Restore(snapshot []byte) error {
 	switch {
 	case string(h.Magic[:]) != snapshotMagic:
 		return errors.New("snapshot: not one of a series engine")
-	case h.Version != snapshotVersion && h.Version != snapshotBefore || int(h.StateSize) != StateSize || uintptr(h.ContextSize) != unsafe.Sizeof(context{}) || h.Order != orderMark:
+	case h.Version != snapshotVersion && h.Version != snapshotBefore || int(h.StateSize) != StateSize || h.Contexts > 0 && uintptr(h.ContextSize) != unsafe.Sizeof(context{}) || h.Order != orderMark:
 		return fmt.Errorf("snapshot: version %d of another build: it is relearnt", h.Version)
 	case h.Asked != e.cfg.Asked || (h.Facility == 1) != facility:
 		return fmt.Errorf("snapshot: for %g onsets per series-hour, this engine is for %g: it is relearnt", h.Asked, e.cfg.Asked)
@@ -142,6 +142,7 @@ func (e *Engine) Restore(snapshot []byte) error {
 		c := make([]context, 1)
 		p = p[4:]
 		p = p[copy(raw(c), p):]
+		c[0].period.mend()
 		ctx[id] = &c[0]
 	}
 	open := map[ID]*Finding{}
