@@ -78,9 +78,12 @@ func New(cfg Config) (*Engine, error) {
 		e.rate = float32(cfg.Asked / 3600 / (1 - holdShare) / (1 - refractoryShare))
 		e.hold = float32(clampTo(holdShare*3600/cfg.Asked, refractoryLeast, refractoryMost))
 	}
-	e.far = float32(math.Log(tailShare / float64(e.rate)))
+	e.far = float32(min(math.Log(tailShare/float64(e.rate)), farMost))
 	return e, nil
 }
+
+// farMost is beyond what any series is long enough for; a rate may be so small that it is none in single precision.
+const farMost = 100
 
 // Add makes room for a series. At the bound it fails: the caller, who knows which was seen least recently, resets one.
 func (e *Engine) Add(k Kind) (ID, error) {
@@ -168,11 +171,11 @@ func (e *Engine) Observe(id ID, x Sample) (out Verdict) {
 func (e *Engine) counted(s *state, v, dt float64) (rate float64, ok bool) {
 	prev := s.prev
 	s.prev = v
-	if !s.is(flagSeen) {
-		s.set(flagSeen, true)
+	s.set(flagSeen, true)
+	switch {
+	case dt <= 0: // the first, or times whose difference overflows
 		return 0, false
-	}
-	if v < prev {
+	case v < prev:
 		e.counts.Resets++
 		return 0, false
 	}
@@ -181,7 +184,7 @@ func (e *Engine) counted(s *state, v, dt float64) (rate float64, ok bool) {
 
 // changed keeps what is known of the raw values, the least change and runs of equal ones. It is called where either may be news.
 func (s *state) changed(by float64) {
-	switch f := float32(by); {
+	switch {
 	case !s.is(flagSeen):
 		s.set(flagSeen, true)
 	case by == 0:
@@ -193,7 +196,7 @@ func (s *state) changed(by float64) {
 			s.longest = max(s.longest, uint8(min(s.equal, math.MaxUint8)))
 			s.equal = 0
 		}
-		if f > 0 && (s.quantum == 0 || f < s.quantum) {
+		if f := float32(by); f > 0 && (s.quantum == 0 || f < s.quantum) {
 			s.quantum = f
 		}
 	}

@@ -77,6 +77,31 @@ func TestAnyOneSampleMovesABaselineByAtMostThreeScalesTimesItsRate(t *testing.T)
 	}
 }
 
+func TestAnyRateAndAnyTwoTimesLeaveNumbers(t *testing.T) {
+	for _, asked := range []float64{5e-324, 1e-50, maxAsked} {
+		for _, k := range []Kind{Ratio, Level, Counter} {
+			e, err := New(Config{Asked: asked})
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, _ := e.Add(k)
+			for i, at := range []int64{math.MinInt64, math.MaxInt64 - 1000e9} { // their difference is beyond an int64
+				e.Observe(id, Sample{T: at, V: 5 + float64(i)})
+			}
+			if k == Counter && e.states[id].n[0] > 0 {
+				t.Fatal("a rate without an interval was learnt")
+			}
+			for i := range 900 {
+				v := e.Observe(id, Sample{T: math.MaxInt64 - 999e9 + int64(i)*1e9, V: 10 + 5*float64(i) + float64(i%7)})
+				s := &e.states[id]
+				if s.every < 0 || v.Score < 0 || !(v.Score <= 1) || !(s.fastTail.per > 0) || s.fast-s.fast != 0 {
+					t.Fatalf("%g asked, kind %d, sample %d: score %g, %+v", asked, k, i, v.Score, *s)
+				}
+			}
+		}
+	}
+}
+
 func TestNoNumberAndNoInfinityEverMovesAState(t *testing.T) {
 	for seed := range uint64(200) {
 		e := learnt(t, Config{}, Kind(seed%4), seed)

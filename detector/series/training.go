@@ -102,7 +102,7 @@ func (e *Engine) training(id ID, s *state, x *Sample, v, dt float64, out *Verdic
 // interval learns the time between two samples; the first of a series has none.
 func (s *state) interval(dt float32) {
 	if s.every == 0 {
-		s.every = dt
+		s.every = max(0, dt) // times so far apart that their difference overflows have none
 		return
 	}
 	s.every += 0.05 * clamp(dt-s.every, s.every)
