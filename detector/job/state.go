@@ -101,8 +101,10 @@ func (e *Engine) Restore(now time.Time, snapshot []byte) error {
 }
 
 const (
-	away   = 2 * time.Second  // from which on the time between snapshot and restart is nobody's silence
-	rejoin = 30 * time.Second // that attempts have at least to be heard of again
+	away = 2 * time.Second // from which on the time between snapshot and restart is nobody's silence
+	// rejoin is what attempts have at least to be heard of again: gRPC tries a server that was away for long once in up to 144 s (two
+	// minutes and a fifth, its connection backoff).
+	rejoin = 150 * time.Second
 )
 
 // missed takes the time in which the engine was not there out of what it takes for silence, and for lasting.
