@@ -40,6 +40,7 @@ type Engine struct {
 	drivers map[string]*driver  // open incidents by id
 	closed  map[string]Incident // for guards: what was done lately
 	noted   map[string]int64    // events that opened nothing, by reason
+	look    chan struct{}       // what was only observed is to be looked at now
 	wg      sync.WaitGroup
 	ctx     context.Context
 }
@@ -55,6 +56,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	}
 	e.mu.Lock()
 	e.ctx, e.drivers, e.closed, e.noted = ctx, map[string]*driver{}, map[string]Incident{}, map[string]int64{}
+	e.look = make(chan struct{}, 1)
 	e.mu.Unlock()
 	for _, c := range all {
 		if c.Value.Open() {

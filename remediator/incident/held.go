@@ -176,10 +176,14 @@ func (d *driver) keepOnly(ctx context.Context, i Incident, holding []Fault, why 
 	return err
 }
 
-// Wake lets every open incident look again now: a kill switch was turned, or policies changed.
+// Wake lets every open incident, and what was only observed, be looked at again now: a kill switch was turned, or policies changed.
 func (e *Engine) Wake() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	select {
+	case e.look <- struct{}{}:
+	default:
+	}
 	for _, d := range e.drivers {
 		d.poke()
 	}
@@ -195,7 +199,14 @@ const takeUpEvery = 30 * time.Second
 // taken up once, whoever leads: the new event's id follows from the old incident and fault.
 func (e *Engine) takeUps(ctx context.Context) {
 	dealt := map[string]bool{} // by the new event's id; a help, since what is dealt with is remembered in the bus
-	for pause(ctx, takeUpEvery) {
+	for t := time.NewTicker(takeUpEvery); ; {
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		case <-e.look:
+		}
 		_, all := e.Incidents()
 		still := map[string]bool{}
 		for _, i := range all {

@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +82,7 @@ func TestAReplacementThatWasSentToANodeThatIsFaultyByNowIsMadeAnew(t *testing.T)
 						return
 					}
 					if i.Round == 1 {
-						go s.says(at("xid/79", "n3"))
+						go s.e.Handle(context.Background(), at("xid/79", "n3"), Origin{})
 						return
 					}
 					s.mu.Lock()
