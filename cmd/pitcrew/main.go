@@ -26,13 +26,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	root := &cobra.Command{
-		Use: "pitcrew", Short: "GPU training jobs that heal themselves",
-		SilenceUsage: true, SilenceErrors: true,
-	}
-	root.AddCommand(demo.Command(), incidentcmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
-	root.AddCommand(controlcmd.Commands()...)
-	refuseUnknown(root)
+	root := commands()
 	err := root.ExecuteContext(ctx)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "pitcrew:", err)
@@ -41,6 +35,18 @@ func main() {
 		stop()
 		os.Exit(1)
 	}
+}
+
+// commands are all that the command line has.
+func commands() *cobra.Command {
+	root := &cobra.Command{
+		Use: "pitcrew", Short: "GPU training jobs that heal themselves",
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	root.AddCommand(demo.Command(), incidentcmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
+	root.AddCommand(controlcmd.Commands()...)
+	refuseUnknown(root)
+	return root
 }
 
 // refuseUnknown makes an error of a word that no command below c has: by itself the library prints the help and exits with 0.
