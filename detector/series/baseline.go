@@ -168,3 +168,11 @@ func (s *state) learn(k uint8, r, scale, unit, dt float32) {
 
 // meanToScale of the mean distance from the middle gives the standard deviation of normal noise.
 const meanToScale = 1.2533
+
+// nothing stands for the logarithm of zero and less: that of half the least change that was seen, a fixed place far below, so that
+// a series that fell to zero has a level there that can be accepted.
+func (s *state) nothing() float64 {
+	return math.Log(max(float64(s.quantum)/2, leastLevel))
+}
+
+const leastLevel = 1e-30

@@ -33,8 +33,8 @@ func (e *Engine) training(id ID, s *state, x *Sample, v, dt float64, out *Verdic
 	switch {
 	case !s.is(flagRatio):
 		y = clamp(v, farthest)
-	case v < least: // a value that no logarithm has, in a series of ratios: as far below as evidence goes
-		y = float64(s.loc[k]) - 1
+	case v < least: // a value that no logarithm has, in a series of ratios
+		y = s.nothing()
 	default:
 		y = ln(v)
 		if x.Ref > 0 {
