@@ -16,9 +16,10 @@ type thrift struct {
 }
 
 // thrifts of the processes of a training node. What they make comes in bursts: a reading of all GPUs, a scrape. Go begins to collect
-// while memory is being taken, in the middle of one, when half as much again is in use, and takes that for what lives. So garbage is
-// looked at once a second and collected in a quiet moment, and percent is for what a burst brings on top. Measured with make bench-agent.
-var thrifts = map[Mode]thrift{Agent: {75, 4 << 20}, DCGM: {150, 4 << 20}}
+// while memory is being taken, in the middle of one, and takes what is in use just then for what lives, so that the next collection
+// comes late. So garbage is looked at once a second and collected in a quiet moment, and percent is for what a burst brings on top.
+// The DCGM process keeps two readings: go-dcgm takes 4 KiB for a value. Measured with make bench-agent.
+var thrifts = map[Mode]thrift{Agent: {125, 3 << 20}, DCGM: {250, 4 << 20}}
 
 // economise sets what Go takes of a training node, where the environment (GOGC, GOMAXPROCS) does not say: on a hundred cores Go would
 // collect garbage on as many as are idle, and these two processes need a fiftieth of one. What it began ends with stop.
@@ -44,7 +45,7 @@ func economise(m Mode) (stop func()) {
 	}
 }
 
-// collect collects garbage at a tick that finds as much as is to be collected in quiet, or half of what lives where that is more.
+// collect collects garbage at a tick that finds as much as is to be collected in quiet, or a third of what lives where that is more.
 func (t thrift) collect(ticks <-chan time.Time, done <-chan struct{}) {
 	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	used := func() uint64 {
@@ -58,7 +59,7 @@ func (t thrift) collect(ticks <-chan time.Time, done <-chan struct{}) {
 			return
 		case <-ticks:
 		}
-		if used() > lives+max(t.quiet, lives/2) {
+		if used() > lives+max(t.quiet, lives/3) {
 			runtime.GC()
 			lives = used()
 		}

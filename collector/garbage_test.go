@@ -29,7 +29,7 @@ func TestGarbageIsCollectedBetweenBurstsAndOnlyWhenThereIsEnough(t *testing.T) {
 	ticks, done, ended := make(chan time.Time), make(chan struct{}), make(chan struct{})
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	quiet := m.HeapAlloc // more than half of what lives
+	quiet := m.HeapAlloc // more than a third of what lives
 	go func() { defer close(ended); thrift{quiet: quiet}.collect(ticks, done) }()
 	look := func() uint32 {
 		before := collections()
