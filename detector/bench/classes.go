@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
@@ -60,14 +61,16 @@ func Classes(dir string, runs []*TrainingRun) (*ClassFigures, error) {
 		for _, r := range rs {
 			byDriver[driver[r.ID]] = append(byDriver[driver[r.ID]], r)
 		}
-		if len(byDriver) > 1 {
+		drivers := slices.Sorted(maps.Keys(byDriver))
+		if len(drivers) > 1 {
 			s := rec + ":"
-			for d, rs := range byDriver {
-				s += fmt.Sprintf(" %s with %d runs", d, len(rs))
+			for _, d := range drivers {
+				s += fmt.Sprintf(" %s with %d runs", d, len(byDriver[d]))
 			}
 			out.RealPairs = append(out.RealPairs, s)
 		}
-		for _, rs := range byDriver {
+		for _, d := range drivers {
+			rs := byDriver[d]
 			for i, r := range rs[1:] {
 				a, b := byStep(rs[i]), byStep(r)
 				var d []float64
