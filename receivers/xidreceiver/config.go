@@ -20,6 +20,9 @@ type Config struct {
 	// NewsWindow is how old a line may be, when there is no stored position, and
 	// still be news. Older ones are emitted as history.
 	NewsWindow time.Duration `mapstructure:"news_window"`
+	// UserRecords takes records that a process wrote (facility other than 0) for the driver's, as a test needs it. Whoever may
+	// write to /dev/kmsg can make up a fault then; the kernel gives facility 0 to nobody but itself.
+	UserRecords bool `mapstructure:"user_records"`
 	// Proc is where the host's /proc is mounted: the process that a line names is looked for there, and so its pod.
 	Proc string `mapstructure:"proc"`
 	// Rules is a YAML file laid over the built-in tables.

@@ -37,6 +37,7 @@ type follow struct {
 	taken, saved position
 	owing        bool // the pipeline did not take something: taken stands still
 	clipped      uint64
+	toldForged   bool
 	history      bool // of the record at hand
 	seen         bool
 	buf          []byte
@@ -165,7 +166,11 @@ func (r *logReceiver) line(ctx context.Context, line []byte, src tail.Source) {
 	for more := true; more; {
 		var part []byte
 		part, text, more = bytes.Cut(text, []byte("\n"))
-		r.text(ctx, part, &rec, at)
+		if rec.Kernel() || r.cfg.UserRecords {
+			r.text(ctx, part, &rec, at)
+		} else {
+			r.forged(ctx, part, &rec)
+		}
 	}
 	if !f.owing {
 		f.taken = f.last
@@ -185,6 +190,23 @@ func (r *logReceiver) text(ctx context.Context, text []byte, rec *kernel.Record,
 		r.folder.AddDetail(&e, stamp)
 	case kernel.Malformed:
 		r.tel.malformed.Add(ctx, 1)
+	}
+}
+
+// forged passes over what a process wrote, and tells of it where the driver's words are in it. Nothing is learnt from it either.
+func (r *logReceiver) forged(ctx context.Context, text []byte, rec *kernel.Record) {
+	var (
+		none kernel.Parser
+		e    kernel.Event
+	)
+	if none.Parse(text, &e) != kernel.IsEvent {
+		return
+	}
+	r.tel.forged.Add(ctx, 1)
+	if f := &r.follow; !f.toldForged {
+		f.toldForged = true
+		r.set.Logger.Warn("a process, not the kernel, wrote a line that looks like the driver's: it is passed over, and so are others like it; find out who may write to the kernel log, or set user_records for a test",
+			zap.ByteString("line", text), zap.Uint64("facility", rec.Prio>>3), zap.Uint64("seq", rec.Seq))
 	}
 }
 

@@ -22,6 +22,7 @@ func TestALineWrittenToTheRealKernelLogIsSeen(t *testing.T) {
 	}
 	defer w.Close()
 	r := newRig(t)
+	r.cfg.UserRecords = true
 	r.cfg.Path, r.cfg.BootIDPath = "/dev/kmsg", createDefaultConfig().(*Config).BootIDPath
 	r.start()
 	now := time.Now().UnixNano() >> 10

@@ -45,7 +45,7 @@ func TestMetadataNamesWhatTheCodeEmitsAndNothingElse(t *testing.T) {
 	}
 	same("events", eventNames(), keys(meta.Events))
 	same("resource attributes", []string{resCluster, resNode, resBootID}, keys(meta.Resource))
-	same("metrics", []string{metricLines, metricLost, metricMalformed, metricClipped, metricEvents, metricReopened, metricRefused}, keys(meta.Telemetry.Metrics))
+	same("metrics", []string{metricLines, metricLost, metricMalformed, metricClipped, metricForged, metricEvents, metricReopened, metricRefused}, keys(meta.Telemetry.Metrics))
 	attrs := []string{attrCode, attrName, attrKnown, attrAction, attrClears, attrCausedBy, attrPCI, attrHardwareID, attrMIG, attrPID,
 		attrProcess, attrPodUID, attrContainerID, attrFatal, attrSeverity, attrAdvice, attrUnit, attrLink, attrInvestigate, attrDetail, attrEcho, attrCause,
 		attrCount, attrBootID, attrSeq, attrHistory, attrReason}

@@ -52,6 +52,7 @@ const (
 	metricLost      = "pitcrew.kernel.lines.lost"
 	metricMalformed = "pitcrew.kernel.lines.malformed"
 	metricClipped   = "pitcrew.kernel.lines.clipped"
+	metricForged    = "pitcrew.kernel.lines.forged"
 	metricEvents    = "pitcrew.kernel.events"
 	metricReopened  = "pitcrew.kernel.log.reopened"
 	metricRefused   = "pitcrew.kernel.records.refused"

@@ -16,7 +16,7 @@ import (
 // path, so theirs is an atomic that the meter reads.
 type telemetry struct {
 	lines                                                  atomic.Int64
-	lost, malformed, clipped, events, reopened, wasRefused metric.Int64Counter
+	lost, malformed, clipped, events, reopened, wasRefused, forged metric.Int64Counter
 	eventAttrs                                             map[kernel.Code][]metric.AddOption
 }
 
@@ -40,6 +40,7 @@ func newTelemetry(meter metric.Meter) (*telemetry, error) {
 	t.clipped = counter(metricClipped, "{line}", "Lines that were cut because they were too long.")
 	t.events = counter(metricEvents, "{event}", "Events seen in the kernel log, repeats included, by kind and code.")
 	t.reopened = counter(metricReopened, "{time}", "Times the kernel log was opened again after a failure, or began anew.")
+	t.forged = counter(metricForged, "{line}", "Lines that look like the driver's and were written by a process, so passed over.")
 	t.wasRefused = counter(metricRefused, "{record}", "Log records that the pipeline refused for good.")
 	return t, errors.Join(errs...)
 }

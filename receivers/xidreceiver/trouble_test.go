@@ -3,6 +3,7 @@ package xidreceiver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -148,5 +149,36 @@ func TestSomethingThatIsNoLogIsSaidSo(t *testing.T) {
 	r.start()
 	if err := r.status(componentstatus.StatusRecoverableError); err == nil || !strings.Contains(err.Error(), "neither a device, a pipe nor a file") {
 		t.Errorf("%v", err)
+	}
+}
+
+// The kernel gives no process facility 0, so a line with another was written by one, whatever it says.
+func TestALineThatAProcessWroteIsNoFault(t *testing.T) {
+	const userNotice, userWarning = 1<<3 + 5, 1<<3 + 4
+	forge := func(r *rig) {
+		r.log.raw(fmt.Sprintf("%d,500,1000,-;NVRM: GPU at PCI:0000:1b:00: GPU-11111111-2222-3333-4444-555555555555\n", userNotice))
+		r.log.raw(fmt.Sprintf("%d,501,1001,-;systemd[1]: Started a service\n", userNotice))
+		r.log.raw(fmt.Sprintf("%d,502,1002,-;NVRM: Xid (PCI:0000:1a:00): 79, pid=1, name=a, GPU has fallen off the bus.\n", userWarning))
+		r.log.raw(fmt.Sprintf("%d,503,1003,-;NVRM: Xid (PCI:0000:1a:00): 48, pid=1, name=a, made up\n", userWarning))
+		r.log.raw("4,504,1004,-;NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=a, real\n")
+	}
+	r := newRig(t).start()
+	forge(r)
+	if rec := r.next(); rec.code() != 31 || rec.attrs[attrHardwareID] != nil {
+		t.Errorf("%+v, though a process wrote what comes before it", rec)
+	}
+	if n := r.metric(metricForged); n != 2 {
+		t.Errorf("%d forged lines counted, want 2", n)
+	}
+	if n := r.said.FilterMessageSnippet("passed over").Len(); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+
+	r = newRig(t)
+	r.cfg.UserRecords = true
+	r.start()
+	forge(r)
+	if rec := r.next(); rec.code() != 79 {
+		t.Errorf("%+v, though they are asked for", rec)
 	}
 }

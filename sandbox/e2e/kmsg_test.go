@@ -30,7 +30,7 @@ func TestALineInTheRealKernelLogHealsAJob(t *testing.T) {
 	n, err := r.Box().Node(r.nodeOf(j, "1"))
 	r.must(err)
 	pci := r.freshAddress(n)
-	r.agentWith(n, "PITCREW_KMSG=/dev/kmsg", "PITCREW_BOOT_ID=/proc/sys/kernel/random/boot_id")
+	r.agentWith(n, "PITCREW_KMSG=/dev/kmsg", "PITCREW_KMSG_USER_RECORDS=true", "PITCREW_BOOT_ID=/proc/sys/kernel/random/boot_id")
 	t.Cleanup(func() { r.agentWith(n) })
 	r.must(r.steps(j, 20*time.Second))
 	b := r.before(j)

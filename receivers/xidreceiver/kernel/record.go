@@ -14,6 +14,10 @@ type Record struct {
 	Text []byte
 }
 
+// Kernel says whether the kernel itself wrote the record: what a process writes to /dev/kmsg has another facility, even where it
+// asks for 0 (devkmsg_write in kernel/printk/printk.c).
+func (r *Record) Kernel() bool { return r.Prio>>3 == 0 }
+
 // ParseRecord reads a record. Continuation lines (" KEY=value") after the first
 // newline are left out. ok is false for anything that is not a record.
 func ParseRecord(b []byte) (r Record, ok bool) {
