@@ -1,7 +1,6 @@
 package detectorconnector
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,178 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/component/componenttest"
-	"go.opentelemetry.io/collector/connector"
 	"go.opentelemetry.io/collector/connector/connectortest"
 	"go.opentelemetry.io/collector/consumer/consumertest"
-	"go.opentelemetry.io/collector/pdata/pcommon"
-	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/pdata/pmetric"
-	"go.uber.org/goleak"
 
-	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/event"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-var t0 = time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
-
-// rig is a started connector: both instances and what they send.
-type rig struct {
-	metrics connector.Metrics
-	logs    connector.Logs
-	sink    *sink
-}
-
-// sink keeps findings, and refuses them while told to.
-type sink struct {
-	consumertest.LogsSink
-	refuse error
-}
-
-func (s *sink) ConsumeLogs(ctx context.Context, ld plog.Logs) error {
-	if s.refuse != nil {
-		return s.refuse
-	}
-	return s.LogsSink.ConsumeLogs(ctx, ld)
-}
-
-func config(t *testing.T) *Config {
-	t.Helper()
-	c := createDefaultConfig().(*Config)
-	c.Cluster, c.Node, c.PodResourcesSocket = "c", "n1", ""
-	c.BootIDFile = filepath.Join(t.TempDir(), "boot_id")
-	if err := os.WriteFile(c.BootIDFile, []byte("boot-1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func start(t *testing.T, cfg *Config) *rig {
-	t.Helper()
-	if err := cfg.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	f, set, r := NewFactory(), connectortest.NewNopSettings(Type), &rig{sink: &sink{}}
-	var err error
-	if r.metrics, err = f.CreateMetricsToLogs(t.Context(), set, cfg, r.sink); err != nil {
-		t.Fatal(err)
-	}
-	if r.logs, err = f.CreateLogsToLogs(t.Context(), set, cfg, r.sink); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []component.Component{r.metrics, r.logs} {
-		if err := c.Start(t.Context(), componenttest.NewNopHost()); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := c.Shutdown(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	return r
-}
-
-// found gives the events sent so far; those that only set a condition have a "~" before the signal.
-func (r *rig) found(t *testing.T) (es []event.Event, signals []string) {
-	t.Helper()
-	for _, ld := range r.sink.AllLogs() {
-		for _, rl := range ld.ResourceLogs().All() {
-			for _, sl := range rl.ScopeLogs().All() {
-				for _, rec := range sl.LogRecords().All() {
-					e, err := event.Decode(rec.Body().Bytes().AsRaw())
-					if err != nil {
-						t.Fatal(err)
-					}
-					if rec.EventName() != string(e.Type) {
-						t.Errorf("EventName %q, event's type %q", rec.EventName(), e.Type)
-					}
-					s := e.Data.Cause.Signal()
-					if _, only := rec.Attributes().Get(findings.AttrConditionOnly); only {
-						s = "~" + s
-					}
-					if active, _ := rec.Attributes().Get(findings.AttrActive); !active.Bool() {
-						s = "-" + s
-					}
-					es, signals = append(es, e), append(signals, s)
-				}
-			}
-		}
-	}
-	return es, signals
-}
-
-func (r *rig) want(t *testing.T, signals ...string) []event.Event {
-	t.Helper()
-	es, got := r.found(t)
-	if !slices.Equal(got, signals) {
-		t.Fatalf("findings %q, want %q", got, signals)
-	}
-	return es
-}
-
-func kernelLine(name string, attrs map[string]any) plog.Logs {
-	ld := plog.NewLogs()
-	rec := ld.ResourceLogs().AppendEmpty().ScopeLogs().AppendEmpty().LogRecords().AppendEmpty()
-	rec.SetEventName(name)
-	rec.SetTimestamp(pcommon.NewTimestampFromTime(t0))
-	rec.Body().SetStr("NVRM: …")
-	if err := rec.Attributes().FromRaw(attrs); err != nil {
-		panic(err)
-	}
-	return ld
-}
-
-func xid79(attrs ...string) plog.Logs {
-	all := map[string]any{"pitcrew.xid.code": 79, "pitcrew.kmsg.seq": 7, "pitcrew.boot_id": "boot-1", "hw.pci": "0000:1a:00"}
-	for i := 0; i < len(attrs); i += 2 {
-		all[attrs[i]] = attrs[i+1]
-	}
-	return kernelLine("pitcrew.kernel.xid", all)
-}
-
-type point struct {
-	name  string
-	value float64
-	attrs map[string]any
-}
-
-func samples(at time.Time, ps ...point) pmetric.Metrics {
-	md := pmetric.NewMetrics()
-	sm := md.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
-	for _, p := range ps {
-		m := sm.Metrics().AppendEmpty()
-		m.SetName(p.name)
-		d := m.SetEmptyGauge().DataPoints().AppendEmpty()
-		d.SetDoubleValue(p.value)
-		d.SetTimestamp(pcommon.NewTimestampFromTime(at))
-		if err := d.Attributes().FromRaw(p.attrs); err != nil {
-			panic(err)
-		}
-	}
-	return md
-}
-
-func status(v float64) point {
-	return point{"pitcrew.gpu.status", v, map[string]any{"hw.id": "GPU-1", "hw.pci": "0000:1a:00"}}
-}
-
-func (r *rig) line(t *testing.T, ld plog.Logs) {
-	t.Helper()
-	if err := r.logs.ConsumeLogs(t.Context(), ld); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (r *rig) sample(t *testing.T, md pmetric.Metrics) {
-	t.Helper()
-	if err := r.metrics.ConsumeMetrics(t.Context(), md); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestAKernelLineBecomesAnEventWithTheGpuThatMetricsNamed(t *testing.T) {
 	r := start(t, config(t))
@@ -227,69 +61,6 @@ func TestRecordsOfOtherNamesAndValuesWithoutATimePassUnseen(t *testing.T) {
 	gauge.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty().Metrics().AppendEmpty().SetName("pitcrew.gpu.status")
 	r.sample(t, gauge)
 	r.want(t)
-}
-
-func rankPoints(step, age, beat float64, durations ...float64) []point {
-	attrs := map[string]any{"k8s.pod.uid": "u-1", "pitcrew.rank": 3, "pitcrew.local_rank": 1, "pitcrew.world_size": 8, "pitcrew.attempt": 2}
-	ps := []point{
-		{"pitcrew.train.step", step, attrs}, {"pitcrew.train.step.age", age, attrs}, {"pitcrew.train.heartbeat.age", beat, attrs},
-		{"pitcrew.train.section", 1, attrs},
-	}
-	for _, d := range durations {
-		ps = append(ps, point{"pitcrew.train.step.duration", d, attrs})
-	}
-	return ps
-}
-
-func TestARanksValuesOfOneBatchAreOneSample(t *testing.T) {
-	r := start(t, config(t))
-	r.sample(t, samples(t0, rankPoints(10, 0.1, 0.1, 0.2, 0.2, 0.2, 0.2, 0.2)...))
-	r.sample(t, samples(t0.Add(2*time.Second), rankPoints(10, 2.1, 0.1)...))
-	e := r.want(t, "rank/stalled")[0]
-	if d := e.Data.Target; d.PodUID != "u-1" || *d.Rank != 3 || *d.LocalRank != 1 || d.WorldSize != 8 || *d.Attempt != 2 {
-		t.Errorf("target %+v", d)
-	}
-	r.line(t, kernelLine("pitcrew.train.rank_exited", map[string]any{
-		"k8s.pod.uid": "u-1", "pitcrew.rank": 3, "pitcrew.attempt": 2, "pitcrew.exit.clean": false, "pitcrew.exit.code": 1, "pitcrew.exit.signal": 0, "pitcrew.step": 10,
-	}))
-	r.want(t, "rank/stalled", "-~rank/stalled", "rank/dead")
-}
-
-func TestAWorkerThatItsLauncherKilledIsNoDeadRank(t *testing.T) {
-	r := start(t, config(t))
-	r.sample(t, samples(t0, rankPoints(10, 0.1, 0.1)...))
-	end := map[string]any{
-		"k8s.pod.uid": "u-1", "pitcrew.rank": 3, "pitcrew.attempt": 2, "pitcrew.exit.clean": false, "pitcrew.exit.code": -1, "pitcrew.exit.signal": 9,
-		"pitcrew.exit.told": true, "process.pid": 77, "process.creation.time": "2026-11-21T04:00:00Z",
-	}
-	r.line(t, kernelLine("pitcrew.train.rank_exited", end))
-	r.want(t)
-	end["pitcrew.rank"], end["pitcrew.exit.told"] = 4, false
-	r.line(t, kernelLine("pitcrew.train.rank_exited", end))
-	first := r.want(t, "rank/dead")[0].ID
-	again := start(t, config(t)) // an agent without the memory of the one before
-	again.line(t, kernelLine("pitcrew.train.rank_exited", end))
-	if id := again.want(t, "rank/dead")[0].ID; id != first {
-		t.Error("a new agent names the same dead rank anew")
-	}
-}
-
-func TestTheRankThatDidNotEnterACollectiveIsNamed(t *testing.T) {
-	r := start(t, config(t))
-	said := func(rank, enqueued int) map[string]any {
-		return map[string]any{
-			"k8s.pod.uid": "u-1", "pitcrew.rank": rank, "pitcrew.attempt": 2, "pitcrew.step": 10, "pitcrew.process_group.name": "0",
-			"pitcrew.process_group.desc": "default_pg", "pitcrew.collective.enqueued": enqueued, "pitcrew.collective.completed": 56,
-			"pitcrew.collective.op": "nccl:all_reduce",
-		}
-	}
-	r.line(t, kernelLine("pitcrew.train.collectives", said(3, 56)))
-	r.want(t)
-	r.line(t, kernelLine("pitcrew.train.collectives", said(4, 57)))
-	e := r.want(t, "torch/desync")[0]
-	if *e.Data.Target.Rank != 3 || *e.Data.Evidence.Expected != 57 || !strings.Contains(e.Data.Evidence.Raw, "0 (default_pg)") {
-		t.Errorf("named %+v, %+v", e.Data.Target, e.Data.Evidence)
-	}
 }
 
 func TestKernelLinesWithoutACodeAreFindings(t *testing.T) {
