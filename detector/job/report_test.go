@@ -323,8 +323,11 @@ func TestWhatHasNoLevelCannotBeAcceptedAndThatIsCountedOnce(t *testing.T) {
 	g.want(g.run(100), "")
 	g.silent = func(r int) bool { return r == 2 }
 	g.want(g.run(120), "absent(2)")
-	g.says(statement.Statement{Verb: statement.Accept, Key: "*"})
-	g.want(g.run(20), "")
+	at := g.now
+	for range 3 { // told again by a watch
+		g.says(statement.Statement{Verb: statement.Accept, Key: "*", At: at})
+		g.want(g.run(20), "")
+	}
 	if c := g.e.Counts(); c.Open != 1 || c.Unacceptable != 1 {
 		t.Errorf("counts %+v", c)
 	}
@@ -361,6 +364,9 @@ func TestADesyncThatStandsIsNotSaidAgainAfterARestartAndItsEndIs(t *testing.T) {
 		g.e = engine()
 		if err := g.e.Restore(g.now, left); err != nil {
 			t.Fatal(err)
+		}
+		if away > 0 { // agents take a while to come back
+			g.want(g.pass(5*time.Second), "")
 		}
 		g.want(g.tell(40*time.Second, "0", 57, 57, 57, 56), "")
 		if ev, active := g.shown("torch/desync job/job-1/rank/3/attempt/0"); !active || len(ev.Told) != 1 || ev.LostGPUSeconds < 4*40 {
