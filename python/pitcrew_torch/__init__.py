@@ -155,7 +155,13 @@ def _count(hook, optimizer, step_on):
             hook.step_of_optimizer()
         hook.step_of_optimizer()
 
-    hook.count_by_optimizer(count_steps(optimizer, counts))
+    def stop():
+        no_more()
+        hook.steps.probes.counted_by_optimizer(False)
+
+    no_more = count_steps(optimizer, counts)
+    hook.steps.probes.counted_by_optimizer(True)
+    hook.count_by_optimizer(stop)
 
 
 def _measure(hook, model, optimizer, phases):

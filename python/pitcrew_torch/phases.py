@@ -74,6 +74,7 @@ class Phases:
         self._undo = []
         self._thread = threading.get_ident()
         self._inside = False
+        self._last_of_optimizer = None  # the switch of what follows the optimizer, where that is a hook of it
         self.on = True
 
     @property
@@ -99,9 +100,11 @@ class Phases:
                 switch.turn(on)
         return following if on else following - 1
 
-    def _switched(self, handle, hook, idle=None):
-        self._switches.append(HookSwitch(handle, hook, idle))
+    def _switched(self, handle, hook):
+        switch = HookSwitch(handle, hook)
+        self._switches.append(switch)
         self._undo.append(handle.remove)
+        return switch
 
     def _wrapped(self, owner, name, make):
         wrapper = Wrapper(owner, name, make)
@@ -194,9 +197,14 @@ class Phases:
         if hasattr(optimizer, "register_step_post_hook"):
             self._switched(optimizer.register_step_pre_hook(self._before_optimizer), self._before_optimizer)
             after = optimizer.register_step_post_hook(self._after_optimizer)
-            self._switched(after, self._after_optimizer, _idle)  # where the optimizer counts, steps end among its hooks
+            self._last_of_optimizer = self._switched(after, self._after_optimizer)
         else:
             self._wrapped(optimizer, "step", lambda inner: _around(optimizer, inner, self._enter, self._leave))
+
+    def counted_by_optimizer(self, yes):
+        """Whether steps end among the optimizer's hooks, where torch goes through them."""
+        if self._last_of_optimizer is not None:
+            self._last_of_optimizer.idle = _idle if yes else None
 
     def _before_optimizer(self, *_):
         if not is_compiling():

@@ -7,19 +7,19 @@ No torch here.
 class HookSwitch:
     """Turns a hook that torch registered off and on again, for less than registering it anew costs.
 
-    idle: what stands in its place while it is off, for one that may be turned while torch goes through its kind: taking
-    it out would be an error there, and end training."""
+    idle: what stands in its place while it is off, None for nothing. Where it may be turned while torch goes through
+    its kind there must be something: taking it out would be an error there, and end training."""
 
-    def __init__(self, handle, hook, idle=None):
-        self._hooks, self._id, self._hook, self._idle = handle.hooks_dict_ref(), handle.id, hook, idle
+    def __init__(self, handle, hook):
+        self._hooks, self._id, self._hook, self.idle = handle.hooks_dict_ref(), handle.id, hook, None
 
     def turn(self, on):
         if on:
             self._hooks[self._id] = self._hook
-        elif self._idle is None:
+        elif self.idle is None:
             self._hooks.pop(self._id, None)
         elif self._id in self._hooks:
-            self._hooks[self._id] = self._idle
+            self._hooks[self._id] = self.idle
 
 
 class Wrapper:
