@@ -151,31 +151,6 @@ func TestAFindingSurvivesAgentAndServerRestart(t *testing.T) {
 	}
 }
 
-func TestAnEventNotDealtWithComesAgain(t *testing.T) {
-	b := testBus(t)
-	p, err := b.NewPublisher("", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Publish(fault(1)); err != nil {
-		t.Fatal(err)
-	}
-	closePublisher(t, p)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	var again []bool
-	_ = b.Events(ctx, "r", func(_ context.Context, d Delivery) error {
-		if again = append(again, d.Again); len(again) == 1 {
-			return errors.New("crashed in between")
-		}
-		cancel()
-		return nil
-	}, nil)
-	if len(again) != 2 || again[0] || !again[1] {
-		t.Errorf("deliveries %v, want a first and a second", again)
-	}
-}
-
 func TestANodeCannotSpeakForAnother(t *testing.T) {
 	b := testBus(t)
 	raw, err := event.Encode(fault(1))

@@ -43,8 +43,12 @@ func (b *Bus) Events(ctx context.Context, durable string, handle func(context.Co
 // before a restarted server knew its consumers is missed only after two heartbeats, 10 s.
 var errBack = errors.New("connected again")
 
-// againAfter is after how long a message that nobody has acknowledged comes again.
-const againAfter = 30 * time.Second
+// A message comes again againAfter whoever had it was last heard of: a remediator that died over an event holds up the next one no
+// longer. While an event is dealt with, that is said every stillEvery.
+const (
+	againAfter = 4 * time.Second
+	stillEvery = time.Second
+)
 
 func (b *Bus) consume(ctx context.Context, durable string, handle func(context.Context, Delivery) error, bad func(string, error)) error {
 	back := b.nc.StatusChanged(nats.CONNECTED)
@@ -99,7 +103,9 @@ func (b *Bus) deal(ctx context.Context, m jetstream.Msg, handle func(context.Con
 			_ = m.Term()
 			return
 		}
+		still := b.still(ctx, m)
 		err = handle(ctx, d)
+		still()
 		if err == nil {
 			b.ack(ctx, m, d.Event.ID)
 			return
@@ -109,6 +115,21 @@ func (b *Bus) deal(ctx context.Context, m jetstream.Msg, handle func(context.Con
 			return
 		}
 	}
+}
+
+// still tells the server, until done is called, that a message is being dealt with.
+func (b *Bus) still(ctx context.Context, m jetstream.Msg) (done func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for sleep(ctx, stillEvery) {
+			if err := m.InProgress(); err != nil { // without a connection: it comes again, and is known by its id
+				b.log.Debug("still dealing with an event", "error", err)
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
 }
 
 // ack tells the server that a message is dealt with, for as long as it would wait for that.
