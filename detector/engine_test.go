@@ -257,6 +257,23 @@ func TestRowRemapPendingIsCriticalAndFailedIsFatal(t *testing.T) {
 	want(t, v(4, "pending", 0), "-gpu/row-remap")
 }
 
+// After a violation the driver is asked at once; DCGM's own value of the second before comes after it.
+func TestAnOlderValueNeitherEndsWhatALaterOneBeganNorBeginsItAnew(t *testing.T) {
+	e := engine(t)
+	pending := func(s, x float64) []Finding {
+		return e.GPU(Value{Metric: "pitcrew.gpu.row_remap.pending", GPU: "GPU-1", Time: at(s), V: x})
+	}
+	want(t, pending(1, 0))
+	want(t, pending(1.93, 1), "+gpu/row-remap critical")
+	want(t, pending(1.85, 0)) // kept from before the fault
+	want(t, pending(2.85, 1))
+	want(t, pending(3.93, 0), "-gpu/row-remap")
+	want(t, pending(3.85, 1)) // kept from before the repair
+	want(t, pending(4.85, 0))
+	want(t, pending(-3600, 1), "+gpu/row-remap critical") // the clock was set back by an hour
+	want(t, pending(-3599, 0), "-gpu/row-remap")
+}
+
 func TestABlankValueIsNeitherZeroNorHealth(t *testing.T) {
 	e := engine(t)
 	want(t, e.GPU(status("GPU-1", 1, 0)), "+gpu/lost fatal")

@@ -81,6 +81,33 @@ type gpu struct {
 	target event.Target
 	seen   time.Time // of its status
 	rose   time.Time // of a counter under a rule with quiet
+	read   map[reading]time.Time
+}
+
+// reading is one series under one rule that reads values as they are.
+type reading struct {
+	rule   int
+	series string
+}
+
+const (
+	// lateWithin is how much older than the one before a value may be and be late: after a fault the driver is asked at once, and then comes
+	// what DCGM had kept from the second before. An older one is of a clock that was set back.
+	lateWithin  = 10 * time.Second
+	maxReadings = 64 // of one GPU
+)
+
+// late reports whether a later value of the same series was judged before.
+func (g *gpu) late(r reading, at time.Time) bool {
+	last, known := g.read[r]
+	if known && at.Before(last) && last.Sub(at) < lateWithin {
+		return true
+	}
+	if g.read == nil || !known && len(g.read) >= maxReadings {
+		g.read = map[reading]time.Time{}
+	}
+	g.read[r] = at
+	return false
 }
 
 // gpuCount is how many GPUs answer and how many should. NaN is unknown.
@@ -125,7 +152,9 @@ func (e *Engine) gpuValue(v Value) {
 	}
 	for i := range gpuRules {
 		if r := &gpuRules[i]; r.metric == v.Metric && (r.kind == "" || r.kind == v.Kind) {
-			e.gpuRule(r, g, v)
+			if r.mode == rises || !g.late(reading{i, v.Series}, v.Time) {
+				e.gpuRule(r, g, v)
+			}
 		}
 	}
 }
