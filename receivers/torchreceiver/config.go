@@ -23,7 +23,7 @@ type Config struct {
 
 // NewDefaultConfig is the configuration for a node agent of a cluster with kubeadm's paths.
 func NewDefaultConfig() *Config {
-	return &Config{KubeletRoot: "/var/lib/kubelet", Interval: 100 * time.Millisecond}
+	return &Config{KubeletRoot: "/var/lib/kubelet", Interval: 200 * time.Millisecond}
 }
 
 // Validate reports all faults at once.
