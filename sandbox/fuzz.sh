@@ -18,7 +18,7 @@ head
 for target in "${targets[@]}"; do
 	read -r package name <<<"$target"
 	i=$((i + 1)) began=$SECONDS result=ok
-	go test -tags grpcnotrace -run '^$' -fuzz "^$name\$" -fuzztime "$time" -fuzzminimizetime 2s "$@" "$package" >"$log" 2>&1 || result=FAILED
+	go test -tags grpcnotrace -run '^$' -fuzz "^$name\$" -fuzztime "$time" -fuzzminimizetime 10x "$@" "$package" >"$log" 2>&1 || result=FAILED
 	execs=$(last execs) inputs=$(last "new interesting")
 	! grep -q "no fuzz tests to fuzz" "$log" || result=FAILED # go test says ok to a target that its tags leave out
 	[ "$result" = ok ] || { failed=$((failed + 1)); cat "$log"; }
