@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/collector/component/componenttest"
 	"go.opentelemetry.io/collector/connector/connectortest"
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
@@ -39,20 +38,26 @@ type learner struct {
 
 func newLearner(t *testing.T, file string) *learner {
 	t.Helper()
+	return learnerAt(t, Jobs{ClassesFile: file}, t0.UnixNano())
+}
+
+// learnerAt begins at a time, Unix ns; people may speak to it.
+func learnerAt(t *testing.T, files Jobs, at int64) *learner {
+	t.Helper()
 	cfg := createDefaultConfig().(*Config)
-	cfg.Cluster, cfg.Node, cfg.Scope, cfg.Jobs.ClassesFile = "c", "gw-0", ScopeJobs, file
+	cfg.Cluster, cfg.Node, cfg.Scope, cfg.Jobs.ClassesFile, cfg.Jobs.StateFile = "c", "gw-0", ScopeJobs, files.ClassesFile, files.StateFile
 	core, logs := observer.New(zapcore.InfoLevel)
 	set := connectortest.NewNopSettings(Type)
 	set.Logger = zap.New(core)
-	l := &learner{t: t, sink: &sink{}, logs: logs}
+	l := &learner{t: t, sink: &sink{}, logs: logs, people: &people{}}
 	c, err := NewFactory().CreateMetricsToLogs(t.Context(), set, cfg, l.sink)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.jobs = c.(*jobs)
-	l.at.Store(t0.UnixNano())
+	l.at.Store(at)
 	l.now = func() time.Time { return time.Unix(0, l.at.Load()) }
-	if err := l.Start(t.Context(), componenttest.NewNopHost()); err != nil {
+	if err := l.Start(t.Context(), host{l.people}); err != nil {
 		t.Fatal(err)
 	}
 	return l

@@ -6,11 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/collector/connector/connectortest"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pitcrew/pitcrew/event"
 )
@@ -18,24 +16,7 @@ import (
 // keeper is a gateway that keeps what it knows of jobs in a file.
 func keeper(t *testing.T, file string, at int64) *learner {
 	t.Helper()
-	cfg := createDefaultConfig().(*Config)
-	cfg.Cluster, cfg.Node, cfg.Scope, cfg.Jobs.StateFile = "c", "gw-0", ScopeJobs, file
-	core, logs := observer.New(zapcore.InfoLevel)
-	set := connectortest.NewNopSettings(Type)
-	set.Logger = zap.New(core)
-	l := &learner{t: t, sink: &sink{}, logs: logs}
-	c, err := NewFactory().CreateMetricsToLogs(t.Context(), set, cfg, l.sink)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.jobs = c.(*jobs)
-	l.at.Store(at)
-	l.now = func() time.Time { return time.Unix(0, l.at.Load()) }
-	l.people = &people{}
-	if err := l.Start(t.Context(), host{l.people}); err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return learnerAt(t, Jobs{StateFile: file}, at)
 }
 
 // slowed makes steps of a job of which one rank takes half as long again.

@@ -95,17 +95,23 @@ func TestASlowSeriesIsJudgedTheSameAfterARestartAnywhere(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(3, 3))
 	for _, cut := range []int{1, facWarm, facWarm + facSettle, opened(whole)[0] + 1, rng.IntN(3000), rng.IntN(3000), rng.IntN(3000)} {
-		part, e := run(t, Config{Profile: Facility}, xs[:cut])
-		next, _ := New(Config{Profile: Facility})
-		if err := next.Restore(e.Snapshot()); err != nil {
-			t.Fatal(err)
-		}
-		for _, x := range xs[cut:] {
-			part = append(part, next.Observe(0, x))
-		}
-		if fmt.Sprint(part) != fmt.Sprint(whole) || string(next.Snapshot()) != string(a.Snapshot()) {
-			t.Fatalf("a restart after %d samples changes what is said", cut)
-		}
+		restartAt(t, xs, cut, whole, a)
+	}
+}
+
+// restartAt fails where a snapshot and a new engine after cut samples make a difference to the verdicts or to the end of the whole run.
+func restartAt(t *testing.T, xs []Sample, cut int, whole []Verdict, end *Engine) {
+	t.Helper()
+	part, e := run(t, Config{Profile: Facility}, xs[:cut])
+	next, _ := New(Config{Profile: Facility})
+	if err := next.Restore(e.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range xs[cut:] {
+		part = append(part, next.Observe(0, x))
+	}
+	if fmt.Sprint(part) != fmt.Sprint(whole) || string(next.Snapshot()) != string(end.Snapshot()) {
+		t.Fatalf("a restart after %d samples changes what is said", cut)
 	}
 }
 

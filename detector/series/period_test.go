@@ -1,7 +1,6 @@
 package series
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -184,17 +183,7 @@ func TestALearntPeriodIsTheSameAfterARestartAnywhere(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(9, 9))
 	for _, cut := range []int{from - 1, from + 1, due + 2, due + 40, rng.IntN(len(xs)), rng.IntN(len(xs))} {
-		part, e := run(t, Config{Profile: Facility}, xs[:cut])
-		next, _ := New(Config{Profile: Facility})
-		if err := next.Restore(e.Snapshot()); err != nil {
-			t.Fatal(err)
-		}
-		for _, x := range xs[cut:] {
-			part = append(part, next.Observe(0, x))
-		}
-		if fmt.Sprint(part) != fmt.Sprint(whole) || string(next.Snapshot()) != string(a.Snapshot()) {
-			t.Fatalf("a restart after %d samples changes what is said", cut)
-		}
+		restartAt(t, xs, cut, whole, a)
 	}
 }
 
