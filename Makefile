@@ -21,7 +21,7 @@ gateway: ## the collector with what gateways have beside it: alert rules, and th
 bin/libdcgm.so.4: sandbox/libdcgm/*.c sandbox/libdcgm/nvml/*.c sandbox/libdcgm/build.sh go.mod
 	sandbox/libdcgm/build.sh bin
 
-setup: ## control plane of the sandbox and a Python with torch, once, into the cache
+setup: ## control plane of the sandbox, helm and a Python with torch, once, into the cache
 	go run ./cmd/pitcrew sandbox setup
 
 demo: build ## a real job loses a GPU and steps again; ARGS="--fault xid79 --keep"
