@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -41,25 +43,65 @@ func main() {
 func commands() *cobra.Command {
 	root := &cobra.Command{
 		Use: "pitcrew", Short: "GPU training jobs that heal themselves",
-		SilenceUsage: true, SilenceErrors: true,
+		SilenceUsage: true, SilenceErrors: true, Version: version(),
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.AddCommand(demo.Command(), incidentcmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
 	root.AddCommand(controlcmd.Commands()...)
-	refuseUnknown(root)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	sayUsage(root)
 	return root
 }
 
-// refuseUnknown makes an error of a word that no command below c has: by itself the library prints the help and exits with 0.
-func refuseUnknown(c *cobra.Command) {
+// sayUsage makes an error, which says what is right, of a word that no command has and of too many or too few arguments. By itself the
+// library prints the help and exits with 0 for the one, and for the other says "accepts 1 arg(s), received 0".
+func sayUsage(c *cobra.Command) {
 	for _, sub := range c.Commands() {
-		if sub.HasSubCommands() && !sub.Runnable() {
+		takes := sub.Args
+		switch {
+		case sub.Name() == "help":
+			sub.Args = func(_ *cobra.Command, args []string) error {
+				if _, rest, err := c.Root().Find(args); err != nil || len(rest) > 0 {
+					return fmt.Errorf("no help for %q: there is no such command; `pitcrew --help` lists them", strings.Join(args, " "))
+				}
+				return nil
+			}
+		case sub.HasSubCommands() && !sub.Runnable():
+			sub.Args = cobra.ArbitraryArgs
 			sub.RunE = func(c *cobra.Command, args []string) error {
 				if len(args) == 0 {
 					return c.Help()
 				}
 				return fmt.Errorf("unknown command %q for %q; `%s --help` lists them", args[0], c.CommandPath(), c.CommandPath())
 			}
+		case takes != nil:
+			sub.Args = func(c *cobra.Command, args []string) error {
+				if takes(c, args) == nil {
+					return nil
+				}
+				given := fmt.Sprintf("%d arguments", len(args))
+				if len(args) == 1 {
+					given = fmt.Sprintf("%q", args[0])
+				}
+				return fmt.Errorf("%s given to %q; usage: %s", given, c.CommandPath(), c.UseLine())
+			}
 		}
-		refuseUnknown(sub)
+		sayUsage(sub)
 	}
+}
+
+// version is what the build knows of itself.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	out := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			out += " " + s.Value
+		}
+	}
+	return out + " " + info.GoVersion
 }
