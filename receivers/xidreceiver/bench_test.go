@@ -26,7 +26,7 @@ func BenchmarkLatency(b *testing.B) {
 		}
 		defer w.Close()
 		r := newRig(b)
-		r.cfg.Path = "/dev/kmsg"
+		r.cfg.Path, r.cfg.UserRecords = "/dev/kmsg", true
 		r.start()
 		n := 0
 		measure(b, r, func(i int) {

@@ -86,9 +86,6 @@ func (r *logReceiver) attributes(a pcommon.Map, rep *kernel.Report) {
 	a.PutBool(attrHistory, rep.Stamp.History)
 }
 
-// maxComm is how much of a process's name the kernel keeps.
-const maxComm = 15
-
 // container is where the process of a line runs. It is asked for at once, since the process may be dying of the fault: an old line's process
 // is another's number by now, and so is one that goes by another name.
 func (r *logReceiver) container(rep *kernel.Report) (process.Container, bool) {
@@ -96,7 +93,7 @@ func (r *logReceiver) container(rep *kernel.Report) (process.Container, bool) {
 	if r.proc == nil || e.PID <= 0 || rep.Stamp.History {
 		return process.Container{}, false
 	}
-	if comm, ok := r.proc.Comm(e.PID); !ok || len(e.Process) > 0 && comm != string(e.Process[:min(len(e.Process), maxComm)]) {
+	if comm, ok := r.proc.Comm(e.PID); !ok || len(e.Process) > 0 && comm != string(e.Process[:min(len(e.Process), kernel.MaxComm)]) {
 		return process.Container{}, false
 	}
 	return r.proc.ContainerOf(e.PID)

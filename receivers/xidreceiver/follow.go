@@ -163,9 +163,7 @@ func (r *logReceiver) line(ctx context.Context, line []byte, src tail.Source) {
 		f.buf = kernel.Unescape(f.buf[:0], text)
 		text = f.buf
 	}
-	for more := true; more; {
-		var part []byte
-		part, text, more = bytes.Cut(text, []byte("\n"))
+	for part := range kernel.Lines(text) {
 		if rec.Kernel() || r.cfg.UserRecords {
 			r.text(ctx, part, &rec, at)
 		} else {

@@ -15,9 +15,9 @@ import (
 // telemetry is what the receiver says of itself. Lines are counted on the hot
 // path, so theirs is an atomic that the meter reads.
 type telemetry struct {
-	lines                                                  atomic.Int64
+	lines                                                          atomic.Int64
 	lost, malformed, clipped, events, reopened, wasRefused, forged metric.Int64Counter
-	eventAttrs                                             map[kernel.Code][]metric.AddOption
+	eventAttrs                                                     map[kernel.Code][]metric.AddOption
 }
 
 func newTelemetry(meter metric.Meter) (*telemetry, error) {

@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -49,6 +49,7 @@ of a GPU or switch, under the event that explains it.`,
 			}
 			p := printer{w: bufio.NewWriter(c.OutOrStdout()), json: o.output == "json"}
 			defer p.w.Flush()
+			defer func() { p.tellUnread(c.ErrOrStderr()) }()
 			if bursts {
 				err = parseBursts(t, in, tsv, &p)
 			} else {
@@ -136,7 +137,12 @@ func parseLines(t *rules.Tables, in io.Reader, tsv bool, p *printer) error {
 	return eachLine(in, tsv, func(line []byte) error {
 		var e kernel.Event
 		for part := range parts(line) {
-			if parser.ParseLogLine(part, &e) != kernel.IsEvent {
+			switch parser.ParseLogLine(part, &e) {
+			case kernel.IsEvent:
+			case kernel.Malformed:
+				p.unread(part)
+				continue
+			default:
 				continue
 			}
 			r := newRecord(&e, kernel.Judge(t, &e, parser.Driver()), string(line))
@@ -168,18 +174,22 @@ func parseBursts(t *rules.Tables, in io.Reader, tsv bool, p *printer) error {
 		failed = errors.Join(failed, p.print(&r))
 	})
 	var at kernel.Stamp
+	var times clock
 	err := eachLine(in, tsv, func(line []byte) error {
 		var e kernel.Event
 		at.Seq++
-		if since, ok := sinceBoot(line); ok {
-			at.At = max(at.At, since)
+		if times.read(line) {
+			folder.Flush()
 		}
+		at.At = times.at
 		for part := range parts(line) {
 			switch parser.ParseLogLine(part, &e) {
 			case kernel.IsEvent:
 				folder.Add(&e, kernel.Judge(t, &e, parser.Driver()), at)
 			case kernel.Detail:
 				folder.AddDetail(&e, at)
+			case kernel.Malformed:
+				p.unread(part)
 			}
 		}
 		return failed
@@ -189,43 +199,11 @@ func parseBursts(t *rules.Tables, in io.Reader, tsv bool, p *printer) error {
 }
 
 // parts yields the lines of a record: its text may hold escaped newlines.
-func parts(line []byte) func(func([]byte) bool) {
-	return func(yield func([]byte) bool) {
-		r, ok := kernel.ParseRecord(line)
-		if !ok {
-			yield(line)
-			return
-		}
-		for part := range bytes.SplitSeq(kernel.Unescape(nil, r.Text), []byte("\n")) {
-			if !yield(part) {
-				return
-			}
-		}
-	}
-}
-
-// sinceBoot reads the time on a line: of a record, or dmesg's "[12345.678901]".
-func sinceBoot(line []byte) (time.Duration, bool) {
+func parts(line []byte) iter.Seq[[]byte] {
 	if r, ok := kernel.ParseRecord(line); ok {
-		return time.Duration(r.Usec) * time.Microsecond, true
+		return kernel.Lines(kernel.Unescape(nil, r.Text))
 	}
-	open := bytes.IndexByte(line, '[')
-	if open < 0 {
-		return 0, false
-	}
-	end := bytes.IndexByte(line[open:], ']')
-	if end < 0 {
-		return 0, false
-	}
-	text := strings.TrimSpace(string(line[open+1 : open+end]))
-	if s, err := strconv.ParseFloat(text, 64); err == nil && s >= 0 && s < 1e9 {
-		return time.Duration(s * float64(time.Second)), true
-	}
-	// dmesg -T: only differences matter, so any epoch will do.
-	if when, err := time.Parse("Mon Jan _2 15:04:05 2006", text); err == nil {
-		return time.Duration(when.Unix()) * time.Second, true
-	}
-	return 0, false
+	return func(yield func([]byte) bool) { yield(line) }
 }
 
 // eachLine calls do for each line, or each first column of a .tsv file. What is
@@ -260,9 +238,23 @@ func eachLine(in io.Reader, tsv bool, do func([]byte) error) error {
 
 // printer writes records: as JSON one object a line, as text a table's rows.
 type printer struct {
-	w    *bufio.Writer
-	json bool
-	tw   *tabwriter.Writer
+	w      *bufio.Writer
+	json   bool
+	tw     *tabwriter.Writer
+	lost   int    // lines that begin like an Xid and cannot be read
+	lostAt string // the first of them
+}
+
+func (p *printer) unread(line []byte) {
+	if p.lost++; p.lost == 1 {
+		p.lostAt = strings.ToValidUTF8(string(line[:min(len(line), 200)]), "\uFFFD")
+	}
+}
+
+func (p *printer) tellUnread(w io.Writer) {
+	if p.lost > 0 {
+		fmt.Fprintf(w, "pitcrew: lines that begin like an Xid and cannot be read: %d, the first: %s\n", p.lost, p.lostAt)
+	}
 }
 
 func (p *printer) print(r *record) error {

@@ -23,14 +23,19 @@ func run(t *testing.T, stdin string, args ...string) string {
 }
 
 func try(stdin string, args ...string) (string, error) {
+	out, _, err := tryBoth(stdin, args...)
+	return out, err
+}
+
+func tryBoth(stdin string, args ...string) (stdout, stderr string, err error) {
 	c := Command()
-	var out bytes.Buffer
+	var out, errs bytes.Buffer
 	c.SetOut(&out)
-	c.SetErr(&out)
+	c.SetErr(&errs)
 	c.SetIn(strings.NewReader(stdin))
 	c.SetArgs(args)
-	err := c.Execute()
-	return out.String(), err
+	err = c.Execute()
+	return out.String(), errs.String(), err
 }
 
 func golden(t *testing.T, name, got string) {
@@ -134,6 +139,47 @@ func TestBurstsFoldAStormUnderItsCause(t *testing.T) {
 	}
 	if *got[1].Code != 31 {
 		t.Errorf("second burst: %+v", got[1])
+	}
+}
+
+// Two faults three days apart, or on either side of a boot, are two bursts,
+// whichever way the log tells the time.
+func TestBurstsReadTheTimeAsEachLogWritesIt(t *testing.T) {
+	const xid = "NVRM: Xid (PCI:0000:01:00): 48, x"
+	for name, in := range map[string][]string{
+		"journalctl -k":                    {"Nov 20 10:00:00 host kernel: " + xid, "Nov 20 10:00:30 host kernel: " + xid, "Nov 23 10:00:00 host kernel: " + xid},
+		"a day of one digit":               {"Nov  2 10:00:00 host kernel: " + xid, "Nov  2 10:00:30 host kernel: " + xid, "Nov  5 10:00:00 host kernel: " + xid},
+		"journalctl -o short-iso":          {"2026-11-20T10:00:00+0000 host kernel: " + xid, "2026-11-20T10:00:30+0000 host kernel: " + xid, "2026-11-23T10:00:00+0000 host kernel: " + xid},
+		"journalctl -o short-full":         {"Fri 2026-11-20 10:00:00 UTC host kernel: " + xid, "Fri 2026-11-20 10:00:30 UTC host kernel: " + xid, "Mon 2026-11-23 10:00:00 UTC host kernel: " + xid},
+		"journalctl -o short-unix":         {"1795000000.123456 host kernel: " + xid, "1795000030.123456 host kernel: " + xid, "1795250000.123456 host kernel: " + xid},
+		"journalctl -o short-monotonic":    {"[ 100.000001] host kernel: " + xid, "[ 130.000001] host kernel: " + xid, "[259300.000001] host kernel: " + xid},
+		"rsyslog, a boot in between":       {"2026-11-20T10:00:00.123456+00:00 host kernel: [900000.1] " + xid, "2026-11-20T10:00:30.123456+00:00 host kernel: [900030.1] " + xid, "2026-11-20T10:20:00.123456+00:00 host kernel: [   22.1] " + xid},
+		"dmesg -T":                         {"[Fri Nov 20 10:00:00 2026] " + xid, "[Fri Nov 20 10:00:30 2026] " + xid, "[Mon Nov 23 10:00:00 2026] " + xid},
+		"dmesg -e":                         {"[Nov20 10:00] " + xid, "[ +30.000000] " + xid, "[  +0.000007] noise", "[Nov23 10:00] " + xid},
+		"dmesg --time-format iso, decoded": {"kern  :warn  : 2026-11-20T10:00:00,287197+00:00 " + xid, "kern  :warn  : 2026-11-20T10:00:30,287197+00:00 " + xid, "kern  :warn  : 2026-11-23T10:00:00,287197+00:00 " + xid},
+		"records of two boots":             {"3,900,900000000,-;" + xid, "3,901,930000000,-;" + xid, "3,20,22000000,-;" + xid},
+		"Talos":                            {"10.0.0.1: kern: warning: [2026-11-20T10:00:00.870495804Z]: " + xid, "10.0.0.1: kern: warning: [2026-11-20T10:00:30.870495804Z]: " + xid, "10.0.0.1: kern: warning: [2026-11-23T10:00:00.870495804Z]: " + xid},
+	} {
+		got := records(t, run(t, strings.Join(in, "\n")+"\n", "parse", "--bursts", "-o", "json"))
+		if len(got) != 2 || got[0].Count != 2 || got[0].Seconds != 30 || got[1].Count != 1 {
+			t.Errorf("%s: %d bursts", name, len(got))
+			for _, r := range got {
+				t.Logf("  %d in %v s", r.Count, r.Seconds)
+			}
+		}
+	}
+}
+
+func TestWhatBeginsLikeAnXidAndCannotBeReadIsTold(t *testing.T) {
+	out, errs, err := tryBoth("NVRM: Xid (PCI:0000:01:00): 79, x\nNVRM: Xid (PCI:...): 137, redacted\nNVRM: Xid PCI:0000:01:00: 43, x\n", "parse", "-o", "json")
+	if err != nil || strings.Count(out, "\n") != 1 {
+		t.Errorf("%v, output:\n%s", err, out)
+	}
+	if !strings.Contains(errs, "lines that begin like an Xid and cannot be read: 2") || !strings.Contains(errs, "NVRM: Xid (PCI:...): 137, redacted") {
+		t.Errorf("on stderr: %q", errs)
+	}
+	if _, errs, _ := tryBoth("NVRM: Xid (PCI:0000:01:00): 79, x\n", "parse", "--bursts"); errs != "" {
+		t.Errorf("nothing to tell, and told %q", errs)
 	}
 }
 

@@ -38,7 +38,7 @@ func (p *Parser) Learn(a Address, uuid string) {
 func (p *Parser) UUIDs() map[Address]string { return p.uuid }
 
 // Parse reads the text of a kernel record, which begins with the driver's tag.
-// A record of several lines is given line by line.
+// A record of several lines is given line by line, as Lines yields them.
 func (p *Parser) Parse(text []byte, e *Event) Result {
 	return p.parse(skipPrinted(text), e)
 }
@@ -107,21 +107,27 @@ func deviceBefore(line []byte, i int) int {
 	return bytes.LastIndexByte(line[:at], ' ') + 1 // before the driver's name
 }
 
-// endsPrefix reports whether a log's prefix can end so: with a colon, a bracket
-// or a time. A word there means that somebody talks about such a line.
+// endsPrefix reports whether a log's prefix can end so: with a colon, a bracket,
+// a time, a level ("<3>"), RFC 5424's "-" or the journal's "MESSAGE=". A word
+// there means that somebody talks about such a line.
 func endsPrefix(prefix []byte) bool {
 	prefix = bytes.TrimRight(prefix, " \t")
 	if len(prefix) == 0 {
 		return true
 	}
-	switch c := prefix[len(prefix)-1]; {
+	word := prefix[bytes.LastIndexByte(prefix, ' ')+1:]
+	switch c := word[len(word)-1]; {
 	case c == ':' || c == ']':
 		return true
 	case c >= '0' && c <= '9' || c == 'Z':
-		word := prefix[bytes.LastIndexByte(prefix, ' ')+1:]
 		return bytes.IndexByte(word, ':') > 0
+	case c == '>':
+		_, rest, ok := number(word[1:], '>')
+		return word[0] == '<' && ok && len(rest) == 0
+	case c == '-':
+		return len(word) == 1
 	}
-	return false
+	return string(word) == "MESSAGE="
 }
 
 func (p *Parser) parse(b []byte, e *Event) Result {
@@ -134,6 +140,8 @@ func (p *Parser) parse(b []byte, e *Event) Result {
 		return Nothing
 	}
 	switch {
+	case (b[0] == 'N' || b[0] == 'm') && ofProcess(b):
+		return Nothing
 	case b[0] == 'N' && bytes.HasPrefix(b, []byte("NVRM: ")):
 		return p.nvrm(b, e)
 	case b[0] == 'n' && bytes.HasPrefix(b, []byte("nvidia-nvswitch")):

@@ -1,6 +1,9 @@
 package kernel
 
-import "bytes"
+import (
+	"bytes"
+	"iter"
+)
 
 // Record is one record of /dev/kmsg: "prio,seq,usec,flags[,more];text".
 type Record struct {
@@ -45,6 +48,48 @@ func ParseRecord(b []byte) (r Record, ok bool) {
 	}
 	r.Text = rest[semi+1:]
 	return r, true
+}
+
+// Lines yields the lines of a record's unescaped text that can be the driver's:
+// the first, and those after it where the first is the driver's own beginning of
+// a lost GPU. Any other line after the first may be a name that a user chose,
+// with a newline in it: the file of a segfault, say.
+func Lines(text []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		line, rest, more := bytes.Cut(text, []byte("\n"))
+		if !yield(line) || !more || !beginsLoss(skipPrinted(line)) {
+			return
+		}
+		for more {
+			line, rest, more = bytes.Cut(rest, []byte("\n"))
+			if !yield(line) {
+				return
+			}
+		}
+	}
+}
+
+// beginsLoss tells "NVRM: The NVIDIA GPU <address>", longer than a process's name can be.
+func beginsLoss(line []byte) bool {
+	r, ok := bytes.CutPrefix(line, []byte("NVRM: The NVIDIA GPU "))
+	if ok {
+		_, _, ok = address(r)
+	}
+	return ok
+}
+
+// MaxComm is how many bytes of a process's name the kernel keeps.
+const MaxComm = 15
+
+// ofProcess reports whether a line begins "name[pid]", as the kernel's lines
+// about a process do. The name is the process's own choice.
+func ofProcess(line []byte) bool {
+	open := bytes.IndexByte(line[:min(len(line), MaxComm+1)], '[')
+	if open < 0 {
+		return false
+	}
+	_, _, ok := number(line[open+1:], ']')
+	return ok
 }
 
 // number reads decimal digits up to the end byte, and returns what follows it.

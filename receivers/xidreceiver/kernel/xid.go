@@ -28,7 +28,7 @@ func xid(line, b []byte, e *Event) Result {
 	if e.Code, b, ok = integer(b); !ok {
 		return Malformed
 	}
-	if len(b) > 0 && b[0] != ',' && b[0] != ' ' && b[0] != '(' && b[0] != '.' {
+	if len(b) > 0 && wordByte(b[0]) {
 		return Malformed
 	}
 	e.message(bytes.TrimLeft(b, ", "))
@@ -121,7 +121,7 @@ func sxid(line []byte, e *Event) Result {
 	if e.Code, b, ok = integer(b); !ok {
 		return Malformed
 	}
-	if len(b) > 0 && b[0] != ',' && b[0] != ' ' {
+	if len(b) > 0 && wordByte(b[0]) {
 		return Malformed
 	}
 	b = bytes.TrimLeft(b, ", ")
@@ -149,6 +149,11 @@ func field(b []byte) (value, rest []byte) {
 		}
 	}
 	return b, nil
+}
+
+// wordByte reports whether a code that c follows at once is no number.
+func wordByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c >= 0x80
 }
 
 // integer reads up to seven decimal digits.
