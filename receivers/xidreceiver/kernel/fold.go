@@ -19,6 +19,7 @@ const (
 	settle     = time.Second
 	maxBursts  = 256
 	maxEntries = 32
+	reserve    = 8 // entries beyond them, for what must not be missed
 	maxDetail  = 512
 	maxLine    = 4096
 )
@@ -43,8 +44,8 @@ type Report struct {
 	Echo bool
 	// Cause is the first event of the burst; zero for that one itself.
 	Cause Code
-	// Count is how often the event was seen in its burst so far. Above 1 the
-	// report renews an earlier one with the same Stamp.
+	// Count is how often the event was seen in its burst so far. A report above 1
+	// renews an earlier one where it has its Stamp; else the event came back.
 	Count int
 	// Detail holds the lines that belong to the event (SXid Severity and Data).
 	Detail string
@@ -96,6 +97,8 @@ type burst struct {
 	action      string
 	entries     []*entry
 	others      int
+	seen        uint64 // events so far
+	clears      bool   // one of the entries ends another's condition
 }
 
 type entry struct {
@@ -104,6 +107,7 @@ type entry struct {
 	dirty   bool
 	flushAt time.Duration
 	wait    time.Duration
+	seen    uint64 // which of the burst's events was its last
 }
 
 type entryKey struct {
@@ -131,6 +135,10 @@ func (f *Folder) Add(e *Event, v Verdict, at Stamp) {
 	}
 	who, b := f.open(e, at.At)
 	b.last = max(b.last, at.At)
+	b.seen++
+	if v.Clears != 0 {
+		f.settle(b, e.Kind, v.Clears)
+	}
 	changed := false
 	if e.Action != nil && string(e.Action) != b.action {
 		b.action, changed = string(e.Action), true
@@ -143,12 +151,14 @@ func (f *Folder) Add(e *Event, v Verdict, at Stamp) {
 	}
 	en := b.entries[n]
 	en.out.Count++
+	changed = changed || b.undone(en)
+	en.seen = b.seen
 	switch {
 	case en.out.Stamp.History && !en.out.Stamp.Seen && !at.History:
 		// It was too old to be news, and goes on: now it is news.
 		en.out.Stamp = at
 		f.send(en)
-	case changed: // the driver went back to an earlier action: the last one counts
+	case changed: // the driver went back to an earlier action, or the condition came back or ended again: the last word counts
 		en.out.Stamp = at
 		f.send(en)
 	default:
@@ -179,11 +189,16 @@ func over(b *burst, at time.Duration) bool { return at-b.last > Gap || at-b.firs
 // first reports an event that its burst has not had.
 func (f *Folder) first(who subject, b *burst, key entryKey, e *Event, v Verdict, at Stamp) {
 	worse := v.Severity.Worse(b.worst)
-	if len(b.entries) >= maxEntries && (!worse || len(b.entries) >= maxEntries+4) {
+	room := maxEntries
+	if worse || v.Role == rules.Verdict || v.Clears != 0 {
+		room += reserve
+	}
+	if len(b.entries) >= room {
 		b.others++
 		return
 	}
-	en := &entry{key: key, wait: settle}
+	b.clears = b.clears || v.Clears != 0
+	en := &entry{key: key, wait: settle, seen: b.seen}
 	en.out = Report{Event: e.clone(), Verdict: v, Stamp: at, Count: 1, Line: clip(e.Text, maxLine)}
 	switch {
 	case len(b.entries) == 0:
