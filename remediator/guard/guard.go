@@ -9,8 +9,10 @@
 package guard
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pitcrew/pitcrew/remediator/policy"
@@ -191,6 +193,11 @@ func Blocking(vs []Verdict) []Verdict {
 	return slices.DeleteFunc(slices.Clone(vs), func(v Verdict) bool { return v.Allowed })
 }
 
+// measured says how the value that a guard looked at and its limit are told, where that is not a number of at most so many.
+var measured = map[Name]string{
+	KillSwitch: "CURRENT", OptIn: OptInLabel + " is CURRENT", Cooldown: "last: CURRENT, at least LIMIT apart", EventAge: "CURRENT old, at most LIMIT",
+}
+
 // String is one line for a person.
 func (v Verdict) String() string {
 	word := "refuses"
@@ -202,7 +209,7 @@ func (v Verdict) String() string {
 	}
 	out := fmt.Sprintf("%s: %s", v.Guard, word)
 	if v.Limit != "" {
-		out += fmt.Sprintf(" (%s of %s)", v.Current, v.Limit)
+		out += " (" + strings.NewReplacer("CURRENT", v.Current, "LIMIT", v.Limit).Replace(cmp.Or(measured[v.Guard], "CURRENT of LIMIT")) + ")"
 	}
 	if v.Detail != "" {
 		out += ", " + v.Detail

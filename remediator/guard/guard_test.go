@@ -40,6 +40,22 @@ func did(id, node string, open bool, at time.Time, verbs ...policy.Verb) guard.I
 	return i
 }
 
+func TestAVerdictReadsAsASentenceAlsoWhereNothingIsCounted(t *testing.T) {
+	for want, v := range map[string]guard.Verdict{
+		"kill-switch: allows (off)":                                  {Guard: guard.KillSwitch, Current: "off", Limit: "off"},
+		"namespace-opt-in: allows (pitcrew.dev/heal is true)":        {Guard: guard.OptIn, Current: "true", Limit: "true"},
+		"cooldown-per-node: allows (last: never, at least 2h apart)": {Guard: guard.Cooldown, Current: "never", Limit: "2h"},
+		"max-event-age: allows (0s old, at most 1m)":                 {Guard: guard.EventAge, Current: "0s", Limit: "1m"},
+		"max-concurrent-incidents: allows (0 of 2)":                  {Guard: guard.Concurrent, Current: "0", Limit: "2"},
+		"hold: allows": {Guard: guard.Hold},
+	} {
+		v.Asked, v.Allowed = true, true
+		if got := v.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 	window, err := policy.ParseWindow("11:00-13:00 UTC")
 	if err != nil {
@@ -130,7 +146,7 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 		}, nil, ""},
 		"a node is left to cool down": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
 			s.Incidents = append(s.Incidents, did("x", "n39", false, ago(time.Hour), policy.Cordon))
-		}, []guard.Name{guard.Cooldown}, "1h of 2h), since incident x did the same to the node, until 2026-11-21T13:00:00Z"},
+		}, []guard.Name{guard.Cooldown}, "last: 1h, at least 2h apart), since incident x did the same to the node, until 2026-11-21T13:00:00Z"},
 		"a node has cooled down": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
 			s.Incidents = append(s.Incidents, did("x", "n39", false, ago(2*time.Hour), policy.Cordon))
 		}, nil, ""},
@@ -144,7 +160,7 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 			for i := range 19 {
 				s.Incidents = append(s.Incidents, did(fmt.Sprint(i), "n01", false, ago(time.Duration(i+1)*time.Hour), policy.Cordon, policy.Checkpoint, policy.Notify))
 			}
-		}, []guard.Name{guard.ActBudget}, "19 of 20 per 24h), and 2 wanted, until 2026-11-21T17:00:00Z"},
+		}, []guard.Name{guard.ActBudget}, "19 of 20 per 24h), 2 more wanted, until 2026-11-21T17:00:00Z"},
 		"an open incident is charged for what it still means to do": {policy.Cordon, func(s *guard.State, a *guard.Action) {
 			a.Policy.Spec.Guards.ActionBudget.Count = 3
 			s.Incidents = append(s.Incidents, did("x", "n01", true, ago(3*time.Hour), policy.Cordon))
@@ -154,7 +170,7 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 				s.Incidents = append(s.Incidents, did(fmt.Sprint(i), "n01", false, ago(24*time.Hour), policy.Cordon))
 			}
 		}, nil, ""},
-		"a stale event never acts":         {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = ago(61 * time.Second) }, []guard.Name{guard.EventAge}, "1m1s of 1m"},
+		"a stale event never acts":         {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = ago(61 * time.Second) }, []guard.Name{guard.EventAge}, "1m1s old, at most 1m"},
 		"an event of a week ago":           {policy.RestartJob, func(_ *guard.State, a *guard.Action) { a.Seen = ago(7 * 24 * time.Hour) }, []guard.Name{guard.EventAge}, "ask the node"},
 		"an event from the future":         {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = now.Add(2 * time.Minute) }, []guard.Name{guard.EventAge}, "a clock is wrong"},
 		"clocks a little apart":            {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = now.Add(2 * time.Second) }, nil, ""},

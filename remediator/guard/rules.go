@@ -65,7 +65,7 @@ func breaker(s State, a Action, now time.Time) Verdict {
 	taken, total := quarantined(s, a.Policy)
 	limit := a.Policy.Spec.Guards.MaxNodesQuarantined.Of(total)
 	v := Verdict{Allowed: true, Current: strconv.Itoa(len(taken)), Limit: strconv.Itoa(limit),
-		Detail: fmt.Sprintf("%s of %d nodes", a.Policy.Spec.Guards.MaxNodesQuarantined, total)}
+		Detail: fmt.Sprintf("nodes cordoned by Pitcrew; the limit is %s of %d", a.Policy.Spec.Guards.MaxNodesQuarantined, total)}
 	if taken[a.Node.Name] {
 		v.Detail = "the node is quarantined already"
 		return v
@@ -184,7 +184,7 @@ func budget(s State, a Action, now time.Time) Verdict {
 	}
 	want := max(a.Disruptive, 1)
 	v := Verdict{Allowed: used+want <= b.Count, Current: strconv.Itoa(used), Limit: fmt.Sprintf("%d per %s", b.Count, b.Per),
-		Detail: fmt.Sprintf("and %d wanted", want)}
+		Detail: fmt.Sprintf("%d more wanted", want)}
 	if !v.Allowed {
 		v.Until = freed(times, used+want-b.Count, time.Duration(b.Per))
 	}

@@ -69,7 +69,7 @@ func TestExplainPrintsThePathAndTheGuardsThatTheFactsDecide(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"outcome   act", "rule gpu-gone", "1. cordon", "✗ rank-fault: signal", "hold: refuses, node a2 is held: debugging",
-		"max-event-age: refuses (1h of 1m)", "namespace-opt-in: refuses"} {
+		"max-event-age: refuses (1h old, at most 1m)", "namespace-opt-in: refuses"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing from\n%s", want, out)
 		}
