@@ -6,17 +6,21 @@ SHELL := /bin/bash
 export GOFLAGS ?= -buildvcs=false
 CACHE   := $(or $(PITCREW_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pitcrew)
 TAGS    := grpcnotrace
+SCRAPE  := accelerators,remove_all_sd
 LDFLAGS := -s -w
 PY      := sandbox/python.sh
 OUT     := bench/out
 
-.PHONY: build gateway demo test test-full lint setup clean bench-recovery bench-hook bench-latency bench-agent bench-detector fuzz
+.PHONY: build gateway accelerators demo test test-full lint setup clean bench-recovery bench-hook bench-latency bench-agent bench-detector fuzz
 
 build: bin/libdcgm.so.4 ## the three programs, and the stub of libdcgm that the sandbox uses
 	go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 gateway: ## the collector with what gateways have beside it: alert rules, and the router before several of them
 	go build -tags $(TAGS),gateway -ldflags '$(LDFLAGS)' -o bin/pitcrew-gateway ./cmd/pitcrew-collector
+
+accelerators: ## the collector with the Prometheus receiver, for nodes with other makers' accelerators
+	go build -tags $(TAGS),$(SCRAPE) -ldflags '$(LDFLAGS)' -o bin/pitcrew-accelerators ./cmd/pitcrew-collector
 
 bin/libdcgm.so.4: sandbox/libdcgm/*.c sandbox/libdcgm/nvml/*.c sandbox/libdcgm/build.sh go.mod
 	sandbox/libdcgm/build.sh bin
@@ -41,8 +45,8 @@ $(TORCH)/ready:
 	$(TORCH)/bin/python3 -m pip install -q --disable-pip-version-check torch numpy pytest
 	touch $@
 
-test-full: test $(TORCH)/ready ## test, then the gateway's build, the hook's tests on a current torch, each fuzz target for FUZZTIME
-	go test -tags $(TAGS),gateway ./collector
+test-full: test $(TORCH)/ready ## test, then the builds of gateways and of other makers' nodes, the hook's tests on a current torch, each fuzz target for FUZZTIME
+	go test -tags $(TAGS),gateway,$(SCRAPE) ./collector
 	PITCREW_TEST_FULL=1 go test -tags $(TAGS) -run Throttles ./sandbox/agentbench
 	$(TORCH)/bin/python3 -c 'import torch; print("torch", torch.__version__)'
 	$(TORCH)/bin/python3 -m pytest -q python/tests

@@ -42,7 +42,7 @@ func surround(t testing.TB, dir, nats string) (kmsg string) {
 		"PITCREW_NODE": "n1", "PITCREW_CLUSTER": "c", "PITCREW_NATS": nats, "PITCREW_KMSG": kmsg, "PITCREW_RUN_DIR": filepath.Join(dir, "run"),
 		"PITCREW_STATE_DIR": filepath.Join(dir, "state"), "PITCREW_KUBELET_ROOT": filepath.Join(dir, "kubelet"), "PITCREW_POD_RESOURCES": filepath.Join(dir, "none.sock"),
 		"PITCREW_SELF": free(t), "PITCREW_HEALTH": free(t), "PITCREW_PROMETHEUS": free(t), "PITCREW_OTLP": free(t),
-		"PITCREW_LOG_LEVEL": "error", "PITCREW_OVERLAY": "", "PITCREW_SELF_HOST": "", "PITCREW_SELF_PORT": "", "PITCREW_GATEWAY": "", "PITCREW_GATEWAYS": "", "PITCREW_RULE_FILES": "",
+		"PITCREW_LOG_LEVEL": "error", "PITCREW_OVERLAY": "", "PITCREW_SELF_HOST": "", "PITCREW_SELF_PORT": "", "PITCREW_GATEWAY": "", "PITCREW_GATEWAYS": "", "PITCREW_RULE_FILES": "", "PITCREW_SCRAPE": "",
 		"PITCREW_CLASSES_FILE": filepath.Join(dir, "classes"), "PITCREW_JOBS_FILE": filepath.Join(dir, "jobs"),
 	} {
 		t.Setenv(k, v)

@@ -52,12 +52,16 @@ const GatewayEnv = "PITCREW_GATEWAY"
 // RulesEnv names the Prometheus rule files, or patterns of them, that a gateway runs; several with commas between. Empty: none.
 const RulesEnv = "PITCREW_RULE_FILES"
 
+// ScrapeEnv names the exporters of other makers' accelerators that an agent scrapes: a YAML list of host:port. Empty: none.
+const ScrapeEnv = "PITCREW_SCRAPE"
+
 // overlays are parts of a configuration that are there when a variable is.
 var overlays = []struct {
 	mode      Mode
 	env, file string
 }{
 	{Agent, GatewayEnv, "to-gateway.yaml"},
+	{Agent, ScrapeEnv, "accelerators.yaml"},
 	{Gateway, RulesEnv, "rules.yaml"},
 	{Router, GatewaysEnv, "gateways.yaml"},
 }
@@ -143,6 +147,9 @@ func modeCommand(m Mode) (*cobra.Command, error) {
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if full := len(onDemand().exporters) > 0; !full && (m == Router || m == Gateway && os.Getenv(RulesEnv) != "") {
 			return errors.New("this build has neither the load-balancing exporter nor alert rules: make gateway, or go build -tags grpcnotrace,gateway ./cmd/pitcrew-collector")
+		}
+		if m == Agent && os.Getenv(ScrapeEnv) != "" && len(scrapers()) == 0 {
+			return errors.New("this build has no Prometheus receiver: make accelerators, or go build -tags grpcnotrace,accelerators,remove_all_sd ./cmd/pitcrew-collector")
 		}
 		if err := Prepare(m); err != nil {
 			return err

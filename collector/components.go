@@ -37,14 +37,14 @@ import (
 // The distribution: what a configuration may name. manifest.yaml says the same to the OpenTelemetry Collector Builder; a test
 // keeps the two equal.
 func receivers() []receiver.Factory {
-	return []receiver.Factory{
+	return append([]receiver.Factory{
 		xidreceiver.NewFactory(),
 		torchreceiver.NewFactory(),
 		dcgmreceiver.NewFactory(),
 		gpuprocessreceiver.NewFactory(),
 		fabricreceiver.NewFactory(),
 		otlpreceiver.NewFactory(),
-	}
+	}, scrapers()...)
 }
 
 func processors() []processor.Factory {

@@ -145,3 +145,20 @@ func TestAsNodesBuildARouterAndRulesSayHowToGetThem(t *testing.T) {
 		}
 	}
 }
+
+func TestAsNodesBuildWithoutTheReceiverSaysHowToScrape(t *testing.T) {
+	if len(scrapers()) > 0 {
+		t.Skip("this build has it")
+	}
+	surround(t, t.TempDir(), "nats://127.0.0.1:1")
+	t.Setenv(ScrapeEnv, "[127.0.0.1:8082]")
+	c, err := Command()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetArgs([]string{"agent"})
+	c.SilenceErrors = true
+	if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "make accelerators") {
+		t.Error(err)
+	}
+}

@@ -20,11 +20,13 @@ func TestTheManifestNamesTheSameComponentsAndVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tagged, err := os.ReadFile("full.go")
-	if err != nil {
-		t.Fatal(err)
+	for _, file := range []string{"full.go", "scrape.go"} {
+		tagged, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, tagged...)
 	}
-	source = append(source, tagged...)
 	paths := map[string]string{}
 	for _, m := range importLine.FindAllStringSubmatch(string(source), -1) {
 		paths[m[1][strings.LastIndex(m[1], "/")+1:]] = m[1]
