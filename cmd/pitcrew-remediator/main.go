@@ -29,14 +29,17 @@ func main() {
 func command() *cobra.Command {
 	var o remediator.Options
 	var verbose bool
+	logs := func(c *cobra.Command) {
+		level := slog.LevelInfo
+		if verbose {
+			level = slog.LevelDebug
+		}
+		o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+	}
 	c := &cobra.Command{
 		Use: "pitcrew-remediator", Short: "Bring jobs back, by written policy", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {
-			level := slog.LevelInfo
-			if verbose {
-				level = slog.LevelDebug
-			}
-			o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			logs(c)
 			return remediator.Run(c.Context(), o)
 		},
 	}
@@ -44,17 +47,32 @@ func command() *cobra.Command {
 	f.StringVar(&o.NATS, "nats", env("PITCREW_NATS", bus.DefaultURL), `address of NATS, or "embedded" (PITCREW_NATS)`)
 	f.StringVar(&o.NATSDir, "nats-dir", "pitcrew-bus", "folder of the embedded server's streams")
 	f.StringVar(&o.Creds, "creds", env("PITCREW_NATS_CREDS", ""), "NATS credentials file (PITCREW_NATS_CREDS)")
-	f.StringVar(&o.Cluster, "cluster", env("PITCREW_CLUSTER", bus.DefaultCluster), "name of the cluster (PITCREW_CLUSTER)")
-	f.StringVar(&o.Namespace, "namespace", "pitcrew-system", "Pitcrew's own namespace")
-	f.StringVar(&o.Kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig; empty: in-cluster")
+	p := c.PersistentFlags()
+	p.StringVar(&o.Cluster, "cluster", env("PITCREW_CLUSTER", bus.DefaultCluster), "name of the cluster (PITCREW_CLUSTER)")
+	p.StringVar(&o.Namespace, "namespace", "pitcrew-system", "Pitcrew's own namespace")
+	p.StringVar(&o.Kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig; empty: in-cluster")
 	f.StringSliceVar(&o.Policies, "policies", []string{"deploy/policies"}, "policy files or folders; reloaded when they change")
-	f.StringVar(&o.Metrics, "metrics", "127.0.0.1:9401", "address of /metrics and /healthz; empty: none")
-	f.StringVar(&o.Audit, "audit", "", "file of the audit log, one JSON line per write to the cluster")
+	f.StringVar(&o.Metrics, "metrics", env("PITCREW_METRICS", "127.0.0.1:9401"), "address of /metrics and /healthz; empty: none (PITCREW_METRICS)")
+	p.StringVar(&o.Audit, "audit", "", "file of the audit log, one JSON line per write to the cluster")
 	f.StringSliceVar(&o.Alertmanagers, "alertmanager", list("PITCREW_ALERTMANAGER"), "address of an Alertmanager for the policy step notify, such as http://alertmanager:9093; repeat it for each of a cluster (PITCREW_ALERTMANAGER)")
 	f.StringSliceVar(&o.Webhooks, "webhook", list("PITCREW_WEBHOOK"), "address that gets the policy step notify as CloudEvents; may be repeated (PITCREW_WEBHOOK)")
 	f.StringVar(&o.OTLP, "otlp", "", "where one trace per incident goes, OTLP over gRPC: host:4317 without TLS, or with https://; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, or none")
 	f.BoolVar(&o.Elect, "leader-elect", true, "act only while holding the lease")
-	f.BoolVarP(&verbose, "verbose", "v", false, "log debug lines")
+	p.BoolVarP(&verbose, "verbose", "v", false, "log debug lines")
+	c.AddCommand(uninstall(&o, logs))
+	return c
+}
+
+func uninstall(o *remediator.Options, logs func(*cobra.Command)) *cobra.Command {
+	var keepCordons bool
+	c := &cobra.Command{
+		Use: "uninstall", Short: "Take away what Pitcrew wrote on nodes, on pods and in its namespace; the programs are yours to remove", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			logs(c)
+			return remediator.Uninstall(c.Context(), *o, keepCordons, c.OutOrStdout())
+		},
+	}
+	c.Flags().BoolVar(&keepCordons, "keep-cordons", false, "leave nodes that Pitcrew had cordoned unschedulable")
 	return c
 }
 
