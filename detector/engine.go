@@ -93,19 +93,22 @@ type Counts struct {
 
 // Engine judges one node.
 type Engine struct {
-	o      Options
-	now    time.Time // the latest time of any sample
-	swept  time.Time
-	open   *lru[string, *Open]
-	ranks  *lru[rankKey, *rank]
-	pods   *lru[string, *pod]
-	gangs  *lru[gangKey, map[int]Collective]
-	series *lru[string, *gpuSeries]
-	gpus   *lru[string, *gpu]
-	lines  *lru[string, *budget]
-	node   gpuCount
-	counts Counts
-	out    []Finding
+	o        Options
+	now      time.Time // the latest time of any sample
+	swept    time.Time
+	open     *lru[string, *Open]
+	ranks    *lru[rankKey, *rank]
+	pods     *lru[string, *pod]
+	gangs    *lru[gangKey, map[int]Collective]
+	series   *lru[string, *gpuSeries]
+	gpus     *lru[string, *gpu]
+	carriers *lru[string, *carrier]
+	touched  []*carrier // in this batch
+	risen    []rise
+	lines    *lru[string, *budget]
+	node     gpuCount
+	counts   Counts
+	out      []Finding
 }
 
 // New makes an engine.
@@ -119,6 +122,7 @@ func New(o Options) *Engine {
 	e.gangs = newLRU[gangKey, map[int]Collective](min(o.MaxSeries, maxGangs), evicted)
 	e.series = newLRU[string, *gpuSeries](o.MaxSeries, evicted)
 	e.gpus = newLRU[string, *gpu](o.MaxSeries, evicted)
+	e.carriers = newLRU[string, *carrier](min(o.MaxSeries, maxCarriers), evicted)
 	e.lines = newLRU[string, *budget](o.MaxSeries, evicted)
 	return e
 }
@@ -215,8 +219,9 @@ func (e *Engine) forget(key string) {
 // not among them: their receiver reads the log again, and says them as history.
 func (e *Engine) Snapshot() []Open {
 	out := []Open{}
+	log := event.Source(e.o.Cluster, e.o.Node, "xid")
 	e.open.each(func(_ string, o *Open) {
-		if kind := o.event.Data.Cause.Kind; kind == "xid" || kind == "sxid" {
+		if kind := o.event.Data.Cause.Kind; (kind == "xid" || kind == "sxid") && o.event.Source == log {
 			return
 		}
 		if o.Raw == nil {

@@ -48,11 +48,11 @@ var gpuRules = []gpuRule{
 	{"pitcrew.gpu.row_remap.failed", "", above, 0, "gpu/row-remap.failed", "row-remap", event.Fatal, "drain-and-rma", "1", 0},
 	{"pitcrew.gpu.row_remap.pending", "", above, 0, "gpu/row-remap.pending", "row-remap", event.Critical, "reset-gpu", "1", 0},
 	{"hw.errors", "uncorrected", rises, 0, "gpu/ecc", "ecc", event.Critical, "reset-gpu", "{error}", 10 * time.Minute},
-	{"pitcrew.gpu.health", "mem", above, healthWarning, "gpu/ecc.health", "ecc", event.Critical, "reset-gpu", "1", 0},
-	{"pitcrew.gpu.health", "device", above, healthWarning, "gpu/unhealthy", "unhealthy", event.Critical, "contact-support", "1", 0}, // other makers' own word
-	{"pitcrew.gpu.health", "thermal", above, healthWarning, "gpu/thermal", "thermal", event.Critical, "contact-support", "1", 0},
-	{"pitcrew.gpu.health", "nvlink", above, healthWarning, "gpu/nvlink", "nvlink", event.Critical, "check-nvlink/fabric", "1", 0},
-	{"pitcrew.gpu.health", "pcie", above, healthWarning, "gpu/pcie", "pcie", event.Critical, "reboot-node", "1", 0},
+	{metricHealth, "mem", above, healthWarning, "gpu/ecc.health", "ecc", event.Critical, "reset-gpu", "1", 0},
+	{metricHealth, "device", above, healthWarning, "gpu/unhealthy", "unhealthy", event.Critical, "contact-support", "1", 0}, // other makers' own word
+	{metricHealth, "thermal", above, healthWarning, "gpu/thermal", "thermal", event.Critical, "contact-support", "1", 0},
+	{metricHealth, "nvlink", above, healthWarning, "gpu/nvlink", "nvlink", event.Critical, "check-nvlink/fabric", "1", 0},
+	{metricHealth, "pcie", above, healthWarning, "gpu/pcie", "pcie", event.Critical, "reboot-node", "1", 0},
 }
 
 const (
@@ -131,6 +131,8 @@ func (e *Engine) GPU(v Value) []Finding {
 		e.node.want = v.V
 	case v.GPU == "":
 		e.counts.Malformed++
+	case v.Metric == metricHealth && e.isSwitch(v.GPU):
+		e.link(LinkValue{Metric: v.Metric, Kind: v.Kind, ID: v.GPU, Number: -1, Time: v.Time, V: v.V})
 	default:
 		e.gpuValue(v)
 	}
@@ -206,6 +208,7 @@ const nodeShort = "gpu/lost node"
 // Settle ends a batch of samples: it judges what needs all of them, and forgets what has not been heard of for long.
 func (e *Engine) Settle() []Finding {
 	e.settleCount()
+	e.settleLinks()
 	e.sweep()
 	return e.take()
 }

@@ -109,7 +109,7 @@ type Job struct {
 
 // Cause names what was found. Kind and Name together are the signal that a policy matches.
 type Cause struct {
-	Kind string `json:"kind"` // xid|sxid|gpu|rank|node|agent|train|anomaly|fabric|isolation|k8s|rule
+	Kind string `json:"kind"` // xid|sxid|gpu|nvlink|nvswitch|rank|node|agent|train|anomaly|fabric|isolation|k8s|rule
 	Code string `json:"code,omitempty"`
 	Name string `json:"name,omitempty"`
 }

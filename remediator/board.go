@@ -97,12 +97,15 @@ const kernelLog = "kernel log"
 // untilReboot are faults of a GPU that only lines of the kernel log speak of: no line says that they have ended.
 var untilReboot = map[string]bool{"gpu/init": true, "gpu/gsp": true}
 
+// measuredKinds are the kinds of conditions that are counters' and states'.
+var measuredKinds = map[string]bool{"gpu": true, "nvlink": true, "nvswitch": true, "fabric": true}
+
 // measured reports whether a condition's source looks again and again, so that it ends by itself when what is wrong is mended:
 // docs/decisions/0014 says why only those keep a node from being chosen. A GPU that the log names by its bus address alone is not one,
 // since DCGM ends it under its UUID.
 func (v said) measured() bool {
 	kind, _, _ := strings.Cut(v.signal, "/")
-	return (kind == "gpu" || kind == "fabric") && !untilReboot[v.signal] && !(v.logged && v.target.GPU == "")
+	return measuredKinds[kind] && !untilReboot[v.signal] && !(v.logged && v.target.GPU == "")
 }
 
 // Unfit implements incident.Conditions.

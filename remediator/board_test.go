@@ -60,6 +60,8 @@ func TestOnlyAMeasuredCriticalConditionOfThisBootMakesANodeUnfit(t *testing.T) {
 		"nothing was said":                          {nil, ""},
 		"a row waits to be swapped":                 {[]bus.Condition{holds("gpu/row-remap", "gpu/GPU-1")}, "gpu/row-remap gpu/GPU-1, critical, since 2026-11-21T12:00:00Z"},
 		"a port is down":                            {[]bus.Condition{holds("fabric/port-down", "port/mlx5_0/1")}, "fabric/port-down"},
+		"links of a switch are down":                {[]bus.Condition{holds("nvlink/down", "node")}, "nvlink/down node"},
+		"a switch is gone":                          {[]bus.Condition{holds("nvswitch/lost", "switch/SW-1")}, "nvswitch/lost"},
 		"a GPU is lost, by a line that names it":    {[]bus.Condition{holds("gpu/lost", "gpu/GPU-1", byLine)}, "gpu/lost"},
 		"a GPU is lost, by a line and its address":  {[]bus.Condition{holds("gpu/lost", "pci/0000:1a:00", byLine)}, ""},
 		"GPUs are missing without a name":           {[]bus.Condition{holds("gpu/lost", "node")}, "gpu/lost node"},

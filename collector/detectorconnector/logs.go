@@ -51,6 +51,7 @@ var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) [
 	"pitcrew.gpu.process":         process(false),
 	"pitcrew.gpu.process_ended":   process(true),
 	"pitcrew.fabric.port":         port,
+	"pitcrew.nvlink.transition":   link,
 	"pitcrew.train.rank_exited":   exit(false),
 	"pitcrew.train.rank_attached": exit(true),
 	"pitcrew.train.collectives":   collective,

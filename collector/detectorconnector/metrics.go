@@ -42,16 +42,20 @@ func (c *core) judgeMetrics(md pmetric.Metrics) (found []detector.Finding) {
 					c.learn(m)
 				}
 				set, isRank := rankMetrics[name]
-				if !isRank && !detector.WantsGPU(name) {
+				isLink := detector.WantsLink(name)
+				if !isRank && !isLink && !detector.WantsGPU(name) {
 					continue
 				}
 				for _, p := range points(m).All() {
 					if p.Flags().NoRecordedValue() {
 						continue
 					}
-					if isRank {
+					switch {
+					case isRank:
 						ranks.put(p, set)
-					} else {
+					case isLink:
+						found = append(found, e.Link(linkValue(name, res, p))...)
+					default:
 						found = append(found, e.GPU(c.gpuValue(name, res, p))...)
 					}
 				}
@@ -172,6 +176,24 @@ func (c *core) gpuValue(metric string, res pcommon.Map, p pmetric.NumberDataPoin
 	v.Series = b.String()
 	if p.Timestamp() == 0 {
 		v.Time = time.Time{}
+	}
+	return v
+}
+
+// linkKinds are the attributes that tell values of one metric of links apart.
+var linkKinds = map[string]string{
+	"pitcrew.nvlink.links": "pitcrew.nvlink.state", "pitcrew.gpu.nvlink.errors": "pitcrew.nvlink.error", "pitcrew.nvswitch.link.errors": "pitcrew.nvlink.error",
+	"pitcrew.gpu.nvlink5.recoveries": "pitcrew.nvlink.recovery", "pitcrew.nvswitch.sxid": "pitcrew.sxid.class", "pitcrew.fabric.errors": "error.type",
+}
+
+func linkValue(metric string, res pcommon.Map, p pmetric.NumberDataPoint) detector.LinkValue {
+	a := both{p.Attributes(), res}
+	v := detector.LinkValue{Metric: metric, ID: a.text("hw.id"), PCI: a.text("hw.pci"), Number: int(a.number("pitcrew.nvlink.link", -1)), V: value(p)}
+	if key := linkKinds[metric]; key != "" {
+		v.Kind = a.text(key)
+	}
+	if p.Timestamp() != 0 {
+		v.Time = p.Timestamp().AsTime()
 	}
 	return v
 }

@@ -33,3 +33,8 @@ func port(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Find
 		Before: a.text("pitcrew.fabric.state.before"), PCI: a.text("hw.pci"), Time: when(r), Downs: a.number("pitcrew.count", 0),
 	})
 }
+
+// link takes in that an NVLink changed its state.
+func link(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+	return e.LinkChanged(a.text("hw.id"), int(a.number("pitcrew.nvlink.link", -1)), a.text("pitcrew.nvlink.to"), when(r))
+}

@@ -63,3 +63,38 @@ func TestAPortOfTheFabricThatGoesDownIsAFinding(t *testing.T) {
 		t.Errorf("subject %q", e.Subject)
 	}
 }
+
+func TestLinksSwitchesAndPortsAreJudgedFromTheirPoints(t *testing.T) {
+	r := start(t, config(t))
+	of := func(id string, more ...any) map[string]any {
+		a := map[string]any{"hw.id": id}
+		for i := 0; i < len(more); i += 2 {
+			a[more[i].(string)] = more[i+1]
+		}
+		return a
+	}
+	links := func(s float64, up, down float64, more ...point) {
+		more = append(more, point{"pitcrew.nvswitch.status", 1, of("SW-1", "hw.pci", "0000:c0:00")},
+			point{"pitcrew.nvlink.links", up, of("GPU-1", "pitcrew.nvlink.state", "up")}, point{"pitcrew.nvlink.links", down, of("GPU-1", "pitcrew.nvlink.state", "down")})
+		r.sample(t, samples(t0.Add(time.Duration(s*1e9)), more...))
+	}
+	const errors, crc, sxid = "pitcrew.nvswitch.link.errors", "pitcrew.nvlink.error", "pitcrew.sxid.class"
+	links(0, 18, 0, point{errors, 5, of("SW-1", crc, "crc", "pitcrew.nvlink.link", 7)}, point{"pitcrew.nvswitch.sxid", 0, of("SW-1", sxid, "fatal")},
+		point{"pitcrew.gpu.nvlink.errors", 0, of("GPU-1", crc, "recovery")}, point{"pitcrew.gpu.nvlink5.recoveries", 0, of("GPU-1", "pitcrew.nvlink.recovery", "failed")},
+		point{"pitcrew.fabric.errors", 0, of("mlx5_0/1", "error.type", "local_link_integrity")})
+	r.line(t, kernelLine("pitcrew.nvlink.transition", of("GPU-1", "pitcrew.nvlink.link", 11, "pitcrew.nvlink.from", "up", "pitcrew.nvlink.to", "down")))
+	links(10, 17, 1, point{errors, 40, of("SW-1", crc, "crc", "pitcrew.nvlink.link", 7)}, point{"pitcrew.nvswitch.sxid", 20034, of("SW-1", sxid, "fatal")},
+		point{"pitcrew.gpu.nvlink.errors", 1, of("GPU-1", crc, "recovery")}, point{"pitcrew.gpu.nvlink5.recoveries", 1, of("GPU-1", "pitcrew.nvlink.recovery", "failed")},
+		point{"pitcrew.gpu.health", 2, of("SW-1", "pitcrew.gpu.health.system", "nvswitch_fatal")}, point{"pitcrew.fabric.errors", 1, of("mlx5_0/1", "error.type", "local_link_integrity")})
+	es := r.want(t, "sxid/20034", "nvlink/crc", "nvswitch/unhealthy", "nvlink/down", "nvlink/recovery", "nvlink/recovery-failed", "fabric/integrity")
+	if d := es[1].Data; d.Evidence.Raw != "link 7: 35 of 35" || d.Target.PCI != "0000:c0:00" {
+		t.Errorf("data %+v", d)
+	}
+	if raw := es[3].Data.Evidence.Raw; raw != "17 of 18 NVLinks of gpu/GPU-1 are up; down: 11" || es[3].Subject != "gpu/GPU-1" {
+		t.Errorf("%s: %q", es[3].Subject, raw)
+	}
+	links(20, 18, 0)
+	if _, all := r.found(t); all[len(all)-1] != "-nvlink/down" {
+		t.Errorf("findings %q", all)
+	}
+}

@@ -65,6 +65,7 @@ func TestShippedPoliciesDoWhatTheirSignalsCallFor(t *testing.T) {
 		{"gpu/ecc", event.Critical, node, "gpu-counters " + move},
 		{"gpu/ecc", event.Warning, node, ""},
 		{"xid/74", event.Critical, node, "gpu-fabric " + move},
+		{"nvlink/down", event.Critical, node, "links notify"},
 		{"xid/13", event.Warning, node, "application-fault notify"},
 		{"xid/31", event.Warning, node, "application-fault notify"},
 		{"xid/43", event.Warning, node, "application-fault notify"},
