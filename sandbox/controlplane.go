@@ -44,7 +44,7 @@ var controllers = []string{
 	"namespace-controller", "serviceaccount-controller", "serviceaccount-token-controller", "job-controller",
 	"garbage-collector-controller", "pod-garbage-collector-controller", "node-lifecycle-controller", "taint-eviction-controller",
 	"disruption-controller", "replicaset-controller", "deployment-controller", "daemonset-controller", "statefulset-controller",
-	"ttl-after-finished-controller", "ephemeral-volume-controller",
+	"ttl-after-finished-controller", "ephemeral-volume-controller", "root-ca-certificate-publisher-controller",
 }
 
 // plane is a running control plane.

@@ -71,12 +71,21 @@ func (k *kubelet) volumes(pod *corev1.Pod) (map[string]string, error) {
 			paths[v.Name] = v.HostPath.Path
 		case v.Projected != nil && strings.HasPrefix(v.Name, "kube-api-access-"):
 			dir := filepath.Join(k.node.PodsDir(), string(pod.UID), "volumes", "kubernetes.io~projected", v.Name)
-			if err := os.MkdirAll(dir, 0o755); err != nil { // left empty: the sandbox hands out no tokens
+			if err := os.MkdirAll(dir, 0o755); err != nil { // left empty: its path is fixed in clients, and cannot be rewritten
+				return nil, err
+			}
+			paths[v.Name] = dir
+		case v.ConfigMap != nil || v.Secret != nil || v.Projected != nil:
+			dir := filepath.Join(k.node.PodsDir(), string(pod.UID), "volumes", "kubernetes.io~projected", v.Name)
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return nil, err
+			}
+			if err := k.projected(pod, dir, v); err != nil {
 				return nil, err
 			}
 			paths[v.Name] = dir
 		default:
-			return nil, fmt.Errorf("volume %s: the sandbox's nodes offer emptyDir and hostPath volumes only", v.Name)
+			return nil, fmt.Errorf("volume %s: the sandbox's nodes offer emptyDir, hostPath, configMap, secret and projected volumes only", v.Name)
 		}
 	}
 	return paths, nil
