@@ -79,9 +79,12 @@ func (d *driver) held(ctx context.Context, i Incident, p *Plan, refused []guard.
 	if every == 0 {
 		every = 30 * time.Second
 	}
-	if !strings.HasPrefix(i.Waiting, what) {
+	held, at := strings.HasPrefix(i.Waiting, what), endsAt(first.String())
+	if !held || endsAt(i.Waiting) != at {
 		err := d.change(ctx, func(i *Incident) {
-			record(i)
+			if !held { // the verdicts stay those that held it back first: the breaker counts from them
+				record(i)
+			}
 			if i.HeldAt.IsZero() {
 				i.HeldAt = now
 			}
@@ -96,6 +99,12 @@ func (d *driver) held(ctx context.Context, i Incident, p *Plan, refused []guard.
 		every = min(every, until)
 	}
 	return d.rests(ctx, every)
+}
+
+// endsAt is the part of a verdict that says when time alone will end it. Other numbers in it may change each time it is asked for.
+func endsAt(verdict string) string {
+	_, at, _ := strings.Cut(verdict, ", until ")
+	return at
 }
 
 // heldSince is from when the bound counts: the first refusal, or the newest fault if that came later.

@@ -2,6 +2,7 @@ package incident
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -319,5 +320,33 @@ func TestACrashWhileWhatWasObservedIsTakenUpDoesNothingTwice(t *testing.T) {
 			t.Errorf("%d incidents", len(all))
 		}
 		s.wantOnce()
+	})
+}
+
+func TestAWaitThatTimeAloneWillEndSaysUntilWhenOnceAndKeepsTheVerdictThatTripped(t *testing.T) {
+	on(t, func(s *stage) {
+		began := time.Now()
+		lets := began.Add(9 * time.Minute)
+		s.guards(func(Facts) guard.Verdict {
+			v := guard.Verdict{Guard: guard.Breaker, Asked: true, Current: time.Now().String(), Limit: "1", Tripped: true}
+			if time.Since(began) > 4*time.Minute {
+				v.Until, v.Tripped = lets, false
+			}
+			return v
+		})
+		s.says(at("gpu/row-remap", "n1"))
+		time.Sleep(3 * time.Minute)
+		first := s.only()
+		if strings.Contains(first.Waiting, "until") {
+			t.Fatalf("waits for %q", first.Waiting)
+		}
+		time.Sleep(4 * time.Minute)
+		i := s.only()
+		if !strings.Contains(i.Waiting, ", until "+lets.UTC().Format(time.RFC3339)) || len(i.Notes) != len(first.Notes)+1 || len(s.did) > 0 {
+			t.Errorf("waits for %q, %d notes after %d, did %q", i.Waiting, len(i.Notes), len(first.Notes), s.did)
+		}
+		if !slices.ContainsFunc(i.Guards, func(v guard.Verdict) bool { return v.Tripped }) {
+			t.Errorf("nobody knows any more that the breaker tripped: %v", i.Guards)
+		}
 	})
 }

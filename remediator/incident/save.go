@@ -55,7 +55,7 @@ func (d *driver) checkpoint(ctx context.Context) error {
 	}
 	text := "none taken: " + c.Why
 	if c.Taken {
-		text = fmt.Sprintf("step %d, %d bytes in %.2f s", c.Save.Step, c.Save.Bytes, c.Save.Seconds)
+		text = fmt.Sprintf("step %d, %d bytes in %.3f s", c.Save.Step, c.Save.Bytes, c.Save.Seconds)
 	}
 	return d.to(ctx, Checkpointed, text, func(i *Incident) {
 		i.Checkpoint = &c

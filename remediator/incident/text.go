@@ -1,25 +1,32 @@
 package incident
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"time"
+
+	"github.com/pitcrew/pitcrew/remediator/guard"
 )
 
-// Write prints the incident for a person: what happened, what was decided and why, which nodes were considered, and where every
-// second went.
+// Write prints the incident for a person: what happened, what was seen and expected, what was decided and why, which nodes were
+// considered, where every second went, and what is left to do by hand.
 func (i Incident) Write(w io.Writer) {
 	p := func(format string, a ...any) { fmt.Fprintf(w, format+"\n", a...) }
 	p("%s  %s", i.ID, i.headline())
+	p("  opened     %s UTC%s", i.Opened.UTC().Format(time.DateTime), i.closed())
 	if i.Job != nil {
-		p("  job        %s %s/%s, %d ranks, %s", i.Job.Kind, i.Job.Namespace, i.Job.Name, i.WorldSize, i.Path)
+		p("  job        %s %s/%s, %s%s", i.Job.Kind, i.Job.Namespace, i.Job.Name, count(i.WorldSize, "rank"), paths[i.Path])
 	}
 	for _, f := range i.Faults {
-		p("  fault      %s on %s%s (%s)%s", f.Signal, f.Node, about(f), f.Sev, raw(f))
+		p("  fault      %s on %s%s (%s)%s", f.Signal, f.Node, about(f), f.Sev, seen(f))
 	}
 	if i.Plan != nil {
 		p("  decided    policy %s, rule %s, mode %s", i.Plan.Policy, i.Plan.Rule, i.Plan.Mode)
+		if why := i.Plan.because(); why != "" {
+			p("             because: %s", why)
+		}
 		for _, r := range i.Plan.Recommend {
 			p("             for a person: %s", r)
 		}
@@ -29,7 +36,7 @@ func (i Incident) Write(w io.Writer) {
 	}
 	if c := i.Checkpoint; c != nil {
 		if c.Taken {
-			p("  checkpoint step %d in %s, %d bytes, %.2f s", c.Save.Step, c.Save.Dir, c.Save.Bytes, c.Save.Seconds)
+			p("  checkpoint step %d in %s, %d bytes, %.3f s", c.Save.Step, c.Save.Dir, c.Save.Bytes, c.Save.Seconds)
 		} else {
 			p("  checkpoint none taken: %s", c.Why)
 		}
@@ -38,10 +45,18 @@ func (i Incident) Write(w io.Writer) {
 		i.writeMove(p, m)
 	}
 	if i.ResumedStep != nil {
-		p("  resumed    from step %d, %d steps lost", *i.ResumedStep, *i.LostSteps)
+		p("  resumed    from step %d, %s lost", *i.ResumedStep, count(*i.LostSteps, "step"))
 	}
 	if i.Waiting != "" {
 		p("  waiting    %s", i.Waiting)
+		if how := i.remedy(); how != "" {
+			p("             ends by: %s", how)
+		}
+	}
+	if i.State == Closed && i.Outcome != Gone {
+		for _, n := range i.Cordons {
+			p("  left       %s was cordoned and is not given back by itself: mend it%s, then `kubectl uncordon %s`", n, i.advice(n), n)
+		}
 	}
 	p("")
 	for _, n := range i.Notes {
@@ -65,12 +80,16 @@ func (i Incident) writeMove(p func(string, ...any), m Move) {
 		return
 	}
 	p("  pod %d      %s → %s (%s)", m.Index, m.From, or(m.To, "nowhere"), m.Decision.Reason)
+	width := 10
+	for _, c := range m.Decision.Candidates {
+		width = max(width, len(c.Node))
+	}
 	for _, c := range m.Decision.Candidates {
 		mark := "✗"
 		if c.Chosen {
 			mark = "✓"
 		}
-		p("             %s %-10s %s", mark, c.Node, c)
+		p("             %s %-*s %s", mark, width, c.Node, c)
 	}
 }
 
@@ -78,7 +97,95 @@ func (i Incident) headline() string {
 	if i.State == Closed {
 		return string(i.Outcome) + ": " + i.Reason
 	}
+	if i.Waiting != "" {
+		return string(i.State) + ", waits: " + i.WaitsFor()
+	}
 	return string(i.State)
+}
+
+// WaitsFor is what the incident waits for, in a few words; empty if it does not wait.
+func (i Incident) WaitsFor() string {
+	short, _, _ := strings.Cut(i.Waiting, ": ")
+	if rest, ok := strings.CutPrefix(i.Waiting, waitTurn); ok {
+		short, _, _ = strings.Cut(waitTurn+rest, " (")
+	}
+	short, _, _ = strings.Cut(short, ";")
+	return short
+}
+
+// paths says how a gang is brought back.
+var paths = map[string]string{
+	launcherPath: ", restarted by its launcher: only pods that have to move are replaced", recreatePath: ", every pod is replaced",
+}
+
+// remedies says how a wait ends that a person can end.
+var remedies = []struct{ begins, how string }{
+	{waitApproval, "`pitcrew incident approve ID`, or `pitcrew incident reject ID`"},
+	{waitGuard + string(guard.KillSwitch), "`pitcrew resume`"},
+	{waitGuard + string(guard.Hold), "taking the annotation " + guard.HoldAnnotation + " off the node or job"},
+	{waitGuard + string(guard.Blackout), "itself, when the window is over"},
+	{waitGuard + string(guard.Breaker), "mending a node that Pitcrew cordoned, and `kubectl uncordon`; it lets go up to 10 minutes later"},
+	{waitGuard + string(guard.Cooldown), "itself, later; the same was done to the node before, so see whether it was mended"},
+	{waitGuard + string(guard.ActBudget), "itself, later; that many faults in a day may have one cause"},
+	{waitNode, "a node of the same class becoming free, mended or uncordoned"},
+	{waitBudget, "the budget allowing it, or being changed"},
+}
+
+func (i Incident) remedy() string {
+	for _, r := range remedies {
+		if strings.HasPrefix(i.Waiting, r.begins) {
+			return strings.ReplaceAll(r.how, " ID`", " "+i.ID+"`")
+		}
+	}
+	return ""
+}
+
+func (i Incident) closed() string {
+	if i.State != Closed || i.ClosedAt.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(", closed %.1f s later", i.ClosedAt.Sub(i.Opened).Seconds())
+}
+
+// advice is what the fault that had a node cordoned asks for.
+func (i Incident) advice(node string) string {
+	for _, f := range i.Faults {
+		if a := f.Event.Data.Advice; f.Node == node && a != "" && a != "none" {
+			return " (" + a + ")"
+		}
+	}
+	return ""
+}
+
+// because is the part of the judgement that says what made the chosen rule match.
+func (p *Plan) because() string {
+	var j struct {
+		Policies []struct {
+			Policy string `json:"policy"`
+			Rules  []struct {
+				Rule    string `json:"rule"`
+				Matched bool   `json:"matched"`
+				Detail  string `json:"detail"`
+			} `json:"rules"`
+		} `json:"policies"`
+	}
+	_ = json.Unmarshal(p.Judgement, &j) // a record of another version says no reason
+	for _, of := range j.Policies {
+		for _, r := range of.Rules {
+			if of.Policy == p.Policy && r.Rule == p.Rule && r.Matched {
+				return r.Detail
+			}
+		}
+	}
+	return ""
+}
+
+// count is a number with its noun, which takes an s.
+func count[N int | int64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // start is when the fault happened at its source.
@@ -93,7 +200,7 @@ func (i Incident) start() time.Time {
 func (i Incident) Line(n Note) string {
 	took := ""
 	if n.TookS > 0 {
-		took = fmt.Sprintf("%.2f s", n.TookS)
+		took = fmt.Sprintf("%.3f s", n.TookS)
 	}
 	return fmt.Sprintf("%9s  %-12s %8s  %s", since(i.start(), n.At), n.State, took, n.Text)
 }
@@ -114,11 +221,26 @@ func about(f Fault) string {
 	return " " + strings.Join(parts, ", ")
 }
 
-func raw(f Fault) string {
-	if r := f.Event.Data.Evidence.Raw; r != "" {
-		return "\n             " + r
+// seen is the evidence: the line as it was read, and the value that was seen beside what was expected.
+func seen(f Fault) string {
+	const indent = "\n             "
+	e, out := f.Event.Data.Evidence, ""
+	if e.Raw != "" {
+		out = indent + e.Raw
 	}
-	return ""
+	if e.Signal == "" || e.Value == nil {
+		return out
+	}
+	out += fmt.Sprintf("%ssaw %s = %g", indent, e.Signal, *e.Value)
+	for _, bound := range []struct {
+		is string
+		v  *float64
+	}{{"expected", e.Expected}, {"at least", e.Lower}, {"at most", e.Upper}} {
+		if bound.v != nil {
+			out += fmt.Sprintf(", %s %g", bound.is, *bound.v)
+		}
+	}
+	return out
 }
 
 func or(s, instead string) string {

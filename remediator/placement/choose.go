@@ -156,7 +156,7 @@ func (c *chooser) about(k Candidate, n Node) string {
 	case k.TierLoss == 0:
 		out = fmt.Sprintf("same class, not farther from %s than %s", to, c.Request.Faulty)
 	default:
-		out = fmt.Sprintf("same class, %d tiers farther from %s than %s", k.TierLoss, to, c.Request.Faulty)
+		out = fmt.Sprintf("same class, %s farther from %s than %s", tiers(k.TierLoss), to, c.Request.Faulty)
 	}
 	if n.Labels[SpareLabel] == "true" {
 		out += ", a spare"

@@ -105,7 +105,7 @@ var tests = []struct {
 		return "", false
 	}},
 	{TooFar, func(c *chooser, _ Node, k *Candidate) (string, bool) {
-		return fmt.Sprintf("%d tiers farther from the gang than %s, %d allowed", k.TierLoss, c.Request.Faulty, c.MaxTierLoss),
+		return fmt.Sprintf("%s farther from the gang than %s, %d allowed", tiers(k.TierLoss), c.Request.Faulty, c.MaxTierLoss),
 			c.Mode == Equivalent && k.TierLoss > c.MaxTierLoss
 	}},
 }

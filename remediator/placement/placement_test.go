@@ -76,7 +76,7 @@ func TestTheNodeThatIsChosenAndWhyTheOthersAreNot(t *testing.T) {
 		reason placement.Reason
 		says   string // the detail of node2, or of the decision
 	}{
-		"a free node of the same rack":                    {nil, "a4", 0, "b1", placement.TooFar, "1 tiers farther from the gang than a1, 0 allowed"},
+		"a free node of the same rack":                    {nil, "a4", 0, "b1", placement.TooFar, "1 tier farther from the gang than a1, 0 allowed"},
 		"the faulty node is never its own replacement":    {nil, "a4", 0, "a1", placement.Faulty, "to be replaced"},
 		"a node that holds a peer":                        {nil, "a4", 0, "a2", placement.HoldsPeer, "another member"},
 		"a rack of the same name in another block is far": {set("a4", full), "", 0, "c1", placement.TooFar, "2 tiers farther"},
@@ -134,7 +134,7 @@ func TestTheNodeThatIsChosenAndWhyTheOthersAreNot(t *testing.T) {
 			set("c1", func(n *placement.Node) { n.LastFault = now.Add(-time.Hour) })), "c2", 2, "c1", placement.RankedLower, "a fault in the last 24h"},
 		"an old fault is forgiven": {both(set("a4", full), set("b1", full), req(func(r *placement.Request) { r.Mode = placement.Any }),
 			set("c1", func(n *placement.Node) { n.LastFault = now.Add(-placement.RecentFault) })), "c1", 2, "", "", ""},
-		"a gang of one stays in its rack":              {req(func(r *placement.Request) { r.Peers = nil }), "a2", 0, "b1", placement.TooFar, "1 tiers farther"},
+		"a gang of one stays in its rack":              {req(func(r *placement.Request) { r.Peers = nil }), "a2", 0, "b1", placement.TooFar, "1 tier farther"},
 		"members may share a node where the gang does": {both(set("a4", full), req(func(r *placement.Request) { r.Share = true })), "a2", 0, "", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
