@@ -20,7 +20,9 @@ const printSize = 64
 // file reads a regular file as others append to it.
 type file struct {
 	ctx     context.Context
-	path    string
+	name    string // as it was asked for
+	path    string // without links
+	dir     os.FileInfo
 	f       *os.File
 	offset  int64
 	print   []byte // the first bytes read, at most printSize
@@ -29,6 +31,8 @@ type file struct {
 	split   splitter
 	live    bool
 	suspect bool // the name may stand for another file now
+	moved   bool // the watched folder is not where it was
+	recheck time.Duration
 }
 
 func openFile(ctx context.Context, path string) (*file, error) {
@@ -45,6 +49,11 @@ func openFile(ctx context.Context, path string) (*file, error) {
 		watch.Close()
 		return nil, fmt.Errorf("watch %s: %w", filepath.Dir(real), err)
 	}
+	dir, err := os.Stat(filepath.Dir(real))
+	if err != nil {
+		watch.Close()
+		return nil, err
+	}
 	f, err := os.Open(real)
 	if err != nil {
 		watch.Close()
@@ -52,7 +61,7 @@ func openFile(ctx context.Context, path string) (*file, error) {
 	}
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
-	return &file{ctx: ctx, path: real, f: f, watch: watch, timer: timer}, nil
+	return &file{ctx: ctx, name: path, path: real, dir: dir, f: f, watch: watch, timer: timer, recheck: recheck}, nil
 }
 
 func (s *file) Next(deadline time.Time) ([]byte, error) {
@@ -105,11 +114,11 @@ func (s *file) check() (restarted bool, err error) {
 		return false, nil
 	}
 	s.suspect = false
-	now, err := os.Stat(s.path)
+	now, err := os.Stat(s.name)
 	if err != nil {
 		return false, err
 	}
-	if os.SameFile(info, now) {
+	if os.SameFile(info, now) && !s.moved {
 		return false, nil
 	}
 	// What was written before the file was replaced comes first. Only now is its
@@ -121,6 +130,9 @@ func (s *file) check() (restarted bool, err error) {
 		s.suspect = true
 		return false, nil
 	}
+	if !now.Mode().IsRegular() || !s.watched() {
+		return false, fmt.Errorf("%s: %w", s.name, errMoved)
+	}
 	f, err := os.Open(s.path)
 	if err != nil {
 		return false, err
@@ -129,6 +141,16 @@ func (s *file) check() (restarted bool, err error) {
 	s.f, s.offset, s.print = f, 0, nil
 	s.split.reset()
 	return true, nil
+}
+
+// watched reports whether what the name leads to is still in the watched folder.
+func (s *file) watched() bool {
+	real, err := filepath.EvalSymlinks(s.name)
+	if err != nil || real != s.path || s.moved {
+		return false
+	}
+	dir, err := os.Stat(filepath.Dir(real))
+	return err == nil && os.SameFile(dir, s.dir)
 }
 
 // samePrint compares the file's first bytes with what was read of them.
@@ -143,18 +165,22 @@ func (s *file) wait(deadline time.Time) error {
 	if s.suspect {
 		return nil
 	}
-	var expired <-chan time.Time
+	again := s.recheck
 	if !deadline.IsZero() {
-		s.timer.Reset(time.Until(deadline))
-		defer s.timer.Stop()
-		expired = s.timer.C
+		again = min(again, time.Until(deadline))
 	}
+	s.timer.Reset(again)
+	defer s.timer.Stop()
 	for {
 		select {
 		case <-s.ctx.Done():
 			return s.ctx.Err()
-		case <-expired:
-			return ErrDeadline
+		case <-s.timer.C:
+			if again < s.recheck {
+				return ErrDeadline
+			}
+			s.suspect = true
+			return nil
 		case err, ok := <-s.watch.Errors:
 			if !ok {
 				return os.ErrClosed
@@ -167,6 +193,10 @@ func (s *file) wait(deadline time.Time) error {
 		case ev, ok := <-s.watch.Events:
 			if !ok {
 				return os.ErrClosed
+			}
+			if ev.Name == filepath.Dir(s.path) && (ev.Has(fsnotify.Rename) || ev.Has(fsnotify.Remove)) {
+				s.moved, s.suspect = true, true
+				return nil
 			}
 			if ev.Name != s.path {
 				continue

@@ -16,13 +16,15 @@ import (
 // stream reads a device or a FIFO. The runtime's poller does the waiting, so a
 // blocked read costs no thread and ends with its deadline or with Close.
 type stream struct {
-	path   string
-	f      *os.File
-	conn   syscall.RawConn
-	stop   func() bool
-	split  splitter
-	live   bool
-	device bool
+	path    string
+	f       *os.File
+	conn    syscall.RawConn
+	stop    func() bool
+	split   splitter
+	live    bool
+	device  bool
+	fifo    bool
+	recheck time.Duration
 }
 
 func openStream(ctx context.Context, path string, mode fs.FileMode) (*stream, error) {
@@ -43,7 +45,7 @@ func openStream(ctx context.Context, path string, mode fs.FileMode) (*stream, er
 		f.Close()
 		return nil, err
 	}
-	return &stream{path: path, f: f, conn: conn, device: mode&fs.ModeCharDevice != 0,
+	return &stream{path: path, f: f, conn: conn, device: mode&fs.ModeCharDevice != 0, fifo: mode&fs.ModeNamedPipe != 0, recheck: recheck,
 		stop: context.AfterFunc(ctx, func() { f.Close() })}, nil
 }
 
@@ -52,7 +54,11 @@ func (s *stream) Next(deadline time.Time) ([]byte, error) {
 		if line, ok := s.split.next(); ok {
 			return line, nil
 		}
-		if err := s.f.SetReadDeadline(deadline); err != nil {
+		until := deadline
+		if again := time.Now().Add(s.recheck); s.fifo && (until.IsZero() || again.Before(until)) {
+			until = again
+		}
+		if err := s.f.SetReadDeadline(until); err != nil {
 			return nil, err
 		}
 		var n int
@@ -72,8 +78,13 @@ func (s *stream) Next(deadline time.Time) ([]byte, error) {
 		case err == nil && readErr == unix.EAGAIN:
 			s.live = true
 			return nil, ErrCaughtUp
-		case errors.Is(err, os.ErrDeadlineExceeded):
+		case errors.Is(err, os.ErrDeadlineExceeded) && until.Equal(deadline):
 			return nil, ErrDeadline
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			if err := s.stillThere(); err != nil {
+				return nil, err
+			}
+			continue
 		case err != nil:
 			return nil, err
 		case readErr == unix.EPIPE:
@@ -86,6 +97,19 @@ func (s *stream) Next(deadline time.Time) ([]byte, error) {
 		}
 		s.split.took(n)
 	}
+}
+
+// stillThere looks whether the name still leads to the pipe that is read.
+func (s *stream) stillThere() error {
+	mine, err := s.f.Stat()
+	if err != nil {
+		return err
+	}
+	now, err := os.Stat(s.path)
+	if err == nil && !os.SameFile(mine, now) {
+		err = fmt.Errorf("%s: %w", s.path, errMoved)
+	}
+	return err
 }
 
 func (s *stream) Live() bool      { return s.live }

@@ -2,7 +2,7 @@
 // as /dev/kmsg and a FIFO by blocking reads, a regular file by inotify.
 //
 // It promises that a read wakes when something is there, at its deadline or when
-// the context ends, never by a timer of its own; that a line longer than MaxLine
+// the context ends; that no line waits for a timer; that a line longer than MaxLine
 // is cut and counted; that a file which was truncated, rotated or replaced is
 // read on from its new beginning, and the reader is told so. It knows nothing of
 // what the lines mean.
@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 )
 
 // MaxLine is how much of a line is kept; the kernel's own records are shorter.
@@ -31,6 +32,13 @@ var (
 	// ErrRestarted: the file was truncated or replaced; the next line is its first.
 	ErrRestarted = errors.New("the log begins anew")
 )
+
+// errMoved ends a source: it must be opened again.
+var errMoved = errors.New("the name leads elsewhere now")
+
+// recheck is how often a file or a FIFO that is silent is looked for by its
+// name: a folder above it, or a link, can be set to elsewhere without a word.
+const recheck = 10 * time.Second
 
 // Open opens a log for reading from its beginning. The source ends with ctx.
 func Open(ctx context.Context, path string) (Source, error) {

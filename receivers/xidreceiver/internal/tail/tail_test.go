@@ -75,6 +75,85 @@ func TestABlockedReadEndsWithItsDeadlineAndWithTheContext(t *testing.T) {
 	}
 }
 
+// A folder that is moved away takes its watch along, and a link on the way can
+// be set to elsewhere unseen: a reader that goes on waiting there is blind.
+func TestALogThatMovedFromUnderTheWatchIsFoundOut(t *testing.T) {
+	for name, move := range map[string]func(t *testing.T, path string){
+		"the folder is replaced": func(t *testing.T, path string) {
+			must(t, os.Rename(filepath.Dir(path), filepath.Dir(path)+".old"))
+			must(t, os.Mkdir(filepath.Dir(path), 0o755))
+			must(t, os.WriteFile(path, []byte("new\n"), 0o600))
+		},
+		"the folder is removed": func(t *testing.T, path string) {
+			must(t, os.RemoveAll(filepath.Dir(path)))
+		},
+		"a folder above it is replaced": func(t *testing.T, path string) {
+			above := filepath.Dir(filepath.Dir(path))
+			must(t, os.Rename(above, above+".old"))
+			must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			must(t, os.WriteFile(path, []byte("new\n"), 0o600))
+		},
+		"a link points elsewhere": func(t *testing.T, path string) {
+			other := filepath.Join(t.TempDir(), "other")
+			must(t, os.WriteFile(other, []byte("new\n"), 0o600))
+			must(t, os.Symlink(other, path+".tmp"))
+			must(t, os.Rename(path+".tmp", path))
+		},
+		"it is a pipe now": func(t *testing.T, path string) {
+			must(t, os.Remove(path))
+			must(t, unix.Mkfifo(path, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "above", "log", "kmsg")
+			must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			must(t, os.WriteFile(path, []byte("old\n"), 0o600))
+			ended(t, path, func() { move(t, path) })
+		})
+	}
+	t.Run("a pipe is made anew", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "kmsg")
+		must(t, unix.Mkfifo(path, 0o600))
+		ended(t, path, func() {
+			must(t, os.Remove(path))
+			must(t, unix.Mkfifo(path, 0o600))
+		})
+	})
+}
+
+// ended reads until the source says that it is of no more use, or begins anew.
+func ended(t *testing.T, path string, move func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s, err := Open(ctx, path)
+	must(t, err)
+	defer s.Close()
+	switch s := s.(type) {
+	case *file:
+		s.recheck = 10 * time.Millisecond
+	case *stream:
+		s.recheck = 10 * time.Millisecond
+	}
+	for {
+		if _, err = s.Next(time.Time{}); errors.Is(err, ErrCaughtUp) {
+			break
+		}
+		must(t, err)
+	}
+	move()
+	if _, err := s.Next(time.Time{}); err == nil || errors.Is(err, ErrDeadline) || ctx.Err() != nil {
+		t.Errorf("after the move: %v, %v", err, ctx.Err())
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func FuzzSplitter(f *testing.F) {
 	f.Add([]byte("one\n two\nthree"), 2)
 	f.Fuzz(func(t *testing.T, input []byte, piece int) {
