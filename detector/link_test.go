@@ -221,6 +221,7 @@ func TestErrorsOfLinksAreCountedWithinTheirWindow(t *testing.T) {
 	want(t, count("recovery", 1000, 5), "-nvlink/recovery")
 	want(t, count("recovery", 100, 5)) // the clock was set back
 	want(t, count("recovery", 115, 6), "+nvlink/recovery warning")
+	want(t, count("recovery", 800, 6), "-nvlink/recovery")
 }
 
 func TestAnIncreaseOverAGapLongerThanTheWindowIsNoRate(t *testing.T) {

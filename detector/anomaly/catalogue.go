@@ -13,7 +13,11 @@ type About uint8
 const (
 	GPU About = iota
 	Rank
+	Switch // an NVSwitch
+	Port   // of an InfiniBand or RoCE adapter
 )
+
+var aboutNames = [...]string{GPU: "GPU", Rank: "rank", Switch: "NVSwitch", Port: "port"}
 
 // Directions of the catalogue's rows. Values on the side that is not bad are learnt and say nothing.
 const (
@@ -119,6 +123,13 @@ func rank(name, metric, phase, unit string, bad series.Direction, f Family) Sign
 	return s
 }
 
+// shared is of what no single rank or GPU owns: information about all of them, judged while any steps.
+func shared(name string, of About, metric, attr, value, unit string, k series.Kind, f Family) Signal {
+	return Signal{
+		Name: name, Metric: metric, Attr: attr, Value: value, Unit: unit, About: of, Kind: k, Bad: High, Family: f, gate: stepping, phases: inStep, sparse: true, Info: true,
+	}
+}
+
 func (s Signal) info() Signal              { s.Info = true; return s }
 func (s Signal) flat() Signal              { s.Flat = true; return s }
 func (s Signal) in(p phaseSet) Signal      { s.phases = p; return s }
@@ -184,6 +195,13 @@ var Catalogue = []Signal{
 	gpu("pcie-correctable", "pitcrew.gpu.pcie.correctable", "", "", "{error}", series.Counter, High, Link).when(always),
 	gpu("pcie-width", "pitcrew.gpu.pcie.link.width", "", "", "{lane}", series.Ratio, Low, Link),
 	gpu("pcie-generation", "pitcrew.gpu.pcie.link.generation", "", "", "1", series.Ratio, Low, Link),
+
+	shared("switch-temperature", Switch, "pitcrew.nvswitch.temperature", "", "", "Cel", series.Level, Thermal),
+	shared("port-wait", Port, "pitcrew.fabric.congestion", "pitcrew.fabric.signal", "transmit_wait", "{signal}", series.Counter, Link),
+	shared("port-cnp", Port, "pitcrew.fabric.congestion", "pitcrew.fabric.signal", "cnp_handled", "{signal}", series.Counter, Link),
+	shared("port-out-of-sequence", Port, "pitcrew.fabric.errors", "error.type", "out_of_sequence", "{error}", series.Counter, Link),
+	shared("port-ack-timeout", Port, "pitcrew.fabric.errors", "error.type", "local_ack_timeout", "{error}", series.Counter, Link),
+	shared("port-rnr", Port, "pitcrew.fabric.errors", "error.type", "rnr_nak_retry", "{error}", series.Counter, Link),
 }
 
 // rows of the catalogue.

@@ -32,7 +32,7 @@ func catalogueTable() string {
 		if s.Info {
 			family += ", info"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s` | %s | %s | %s | %s |\n", s.Name, metric, [...]string{"GPU", "rank"}[s.About], kind, s.Bad, family)
+		fmt.Fprintf(&b, "| `%s` | %s` | %s | %s | %s | %s |\n", s.Name, metric, aboutNames[s.About], kind, s.Bad, family)
 	}
 	return b.String()
 }

@@ -263,6 +263,10 @@ func (e *Engine) feed(tr *track, t int64, v float64) {
 	dt := float64(t-tr.t) * 1e-9
 	val, known := tr.take(s, t, v, dt)
 	phase, told := tr.ent.phaseOf(s, e.now)
+	work := tr.ent.workload()
+	if s.About > Rank {
+		phase, told, work = e.shared()
+	}
 	switch {
 	case s.gate == perStep && s.Family == Pace && s.Bad == High:
 		tr.ent.stepped(t, v)
@@ -275,10 +279,10 @@ func (e *Engine) feed(tr *track, t int64, v float64) {
 		e.certain(tr, s, t, val, phase)
 		return
 	case tr.profile == unchosen:
-		e.choose(tr, phase, told)
+		e.choose(tr, phase, told, work)
 		return
 	}
-	e.observe(tr, s, series.Sample{T: t, V: v, Phase: phase, Told: told, Workload: tr.ent.workload()}, val, dt, known)
+	e.observe(tr, s, series.Sample{T: t, V: v, Phase: phase, Told: told, Workload: work}, val, dt, known)
 }
 
 // took is how long the step that ended at t took; 0: unknown. Rates of a step may come some steps after its duration.
@@ -319,7 +323,7 @@ func (e *Engine) observe(tr *track, s *Signal, x series.Sample, val, dt float64,
 }
 
 // choose gives a series its profile when its interval is known. The samples until then are unknown either way.
-func (e *Engine) choose(tr *track, phase uint8, told bool) {
+func (e *Engine) choose(tr *track, phase uint8, told bool, work uint32) {
 	e.counts.Unknown++
 	if tr.n < firstOnes {
 		return
@@ -332,7 +336,7 @@ func (e *Engine) choose(tr *track, phase uint8, told bool) {
 		return
 	}
 	for _, x := range tr.recent(firstOnes) {
-		e.engines[p].Observe(tr.sid, series.Sample{T: x.t, V: x.raw, Phase: phase, Told: told, Workload: tr.ent.workload()})
+		e.engines[p].Observe(tr.sid, series.Sample{T: x.t, V: x.raw, Phase: phase, Told: told, Workload: work})
 	}
 }
 
@@ -349,7 +353,15 @@ func (e *Engine) Counts() Counts {
 		}
 	}
 	for en := range e.ents.all {
-		c.Judgeable += signalsOf[en.key.about]
+		if en.key.about <= Rank {
+			c.Judgeable += signalsOf[en.key.about]
+			continue
+		}
+		for _, slot := range en.slots { // which counters a port has is the adapter's matter
+			if slot != 0 {
+				c.Judgeable++
+			}
+		}
 	}
 	c.Entities, c.Open = int64(e.ents.len()), int64(len(e.reports))
 	c.Bytes = c.Series*int64(unsafe.Sizeof(track{})) + c.Entities*int64(unsafe.Sizeof(entity{}))
@@ -359,7 +371,7 @@ func (e *Engine) Counts() Counts {
 	return c
 }
 
-var signalsOf = func() (n [2]int64) {
+var signalsOf = func() (n [Port + 1]int64) {
 	for _, s := range Catalogue {
 		if s.Name != "" {
 			n[s.About]++

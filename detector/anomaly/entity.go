@@ -11,7 +11,7 @@ import (
 
 // Labels are what a point says of itself beside its value. Strings over maxLabel bytes make it malformed.
 type Labels struct {
-	GPU, PCI           string // UUID and address
+	GPU, PCI           string // UUID and address; of an NVSwitch or a port its id
 	PodUID             string
 	Namespace, Pod     string
 	Rank, Local        int64 // -1: unknown
@@ -33,21 +33,26 @@ func (l *Labels) key(a About) (entityKey, bool) {
 			return entityKey{}, false
 		}
 	}
-	if a == GPU {
-		return entityKey{GPU, l.GPU, 0}, l.GPU != ""
+	if a != Rank {
+		return entityKey{a, l.GPU, 0}, l.GPU != ""
 	}
 	return entityKey{Rank, l.PodUID, l.Rank}, l.PodUID != "" && l.Rank >= 0 && l.Rank <= math.MaxInt32
 }
 
 // subject names the entity within a condition's key.
 func (k entityKey) subject() string {
-	if k.about == GPU {
+	switch k.about {
+	case GPU:
 		return "gpu/" + k.id
+	case Switch:
+		return "switch/" + k.id
+	case Port:
+		return "port/" + k.id
 	}
 	return "pod/" + k.id + "/rank/" + strconv.FormatInt(k.rank, 10)
 }
 
-// entity is a GPU or a rank.
+// entity is a GPU or a rank, an NVSwitch or a port.
 type entity struct {
 	key     entityKey
 	target  event.Target
@@ -123,8 +128,11 @@ func (e *Engine) entity(k entityKey, l *Labels) *entity {
 }
 
 func (en *entity) describe(l *Labels) {
-	t := event.Target{GPU: l.GPU, PCI: l.PCI}
-	if en.key.about == Rank {
+	t := event.Target{PCI: l.PCI}
+	switch en.key.about {
+	case GPU:
+		t.GPU = l.GPU
+	case Rank:
 		r := int(en.key.rank)
 		t = event.Target{GPU: l.GPU, Namespace: l.Namespace, Pod: l.Pod, PodUID: l.PodUID, Rank: &r, WorldSize: int(max(l.WorldSize, 0))}
 		if l.Local >= 0 {
@@ -158,7 +166,7 @@ func (e *Engine) link(en *entity) {
 		}
 		return
 	}
-	if r := e.gpuRank[en.key.id]; r != nil {
+	if r := e.gpuRank[en.key.id]; r != nil && en.key.about == GPU {
 		en.rank, r.gpu = r, en
 	}
 }

@@ -53,7 +53,7 @@ func FuzzLabelsOfAnySizeAreBounded(f *testing.F) {
 
 func TestEveryMetricOfTheCatalogueIsOneThatAReceiverDeclares(t *testing.T) {
 	declared := map[string]string{} // name → its block
-	for _, r := range []string{"torchreceiver", "dcgmreceiver"} {
+	for _, r := range []string{"torchreceiver", "dcgmreceiver", "fabricreceiver"} {
 		raw, err := os.ReadFile(filepath.Join("../../receivers", r, "metadata.yaml"))
 		if err != nil {
 			t.Fatal(err)
@@ -91,7 +91,7 @@ func others(block, own string) (out []string) {
 	}
 	known := []string{
 		"hw.id", "hw.pci", "hw.type", "hw.parent", "pitcrew.mig", "pitcrew.mig.profile", "k8s.pod.uid", "pitcrew.rank", "pitcrew.local_rank",
-		"pitcrew.world_size", "pitcrew.attempt", "pitcrew.role", "pitcrew.unit", own,
+		"pitcrew.world_size", "pitcrew.attempt", "pitcrew.role", "pitcrew.unit", "hw.name", "pitcrew.fabric.layer", own,
 	}
 	for a := range strings.SplitSeq(list[1], ",") {
 		if a = strings.TrimSpace(a); !slices.Contains(known, a) {

@@ -145,3 +145,27 @@ func (en *entity) phaseOf(s *Signal, now int64) (phase uint8, told bool) {
 	}
 	return phase, r.workAt > 0
 }
+
+// shared is what phaseOf and workload are of a rank, for what all ranks of the node share: it is judged while any of them steps, and told where all
+// that step tell; without ranks, while any GPU is busy.
+func (e *Engine) shared() (phase uint8, told bool, work uint32) {
+	ranks, busy := false, false
+	phase, told = series.Warmup, true
+	for en := range e.ents.all {
+		switch en.key.about {
+		case GPU:
+			busy = busy || en.busy >= busyLeast
+		case Rank:
+			if e.now-en.seen > int64(linkKept) || en.section < 0 {
+				continue
+			}
+			if ranks = true; sectionPhase[en.section] == phaseStep && en.warm >= warmSteps && en.steps(e.now) {
+				phase, told, work = phaseStep, told && en.workAt > 0, max(work, en.work)
+			}
+		}
+	}
+	if busy && !ranks {
+		return phaseStep, false, 0
+	}
+	return phase, told, work
+}

@@ -199,7 +199,7 @@ var rowStepTime, rowCompute = rowOf["step-time"], rowOf["compute"]
 
 func (e *Engine) restoreEntity(s *savedEntity, whole, sameBoot bool, used map[[2]uint32]bool) error {
 	k := entityKey{s.About, s.ID, s.Rank}
-	if s.About > Rank || s.ID == "" || e.ents.of(k) != nil {
+	if s.About > Port || s.ID == "" || e.ents.of(k) != nil {
 		return fmt.Errorf("entity %q is malformed or held twice", s.ID)
 	}
 	en := &entity{
