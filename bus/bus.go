@@ -20,15 +20,17 @@ import (
 
 // Options say which NATS to use and how the streams are kept.
 type Options struct {
-	URL      string // nats://host:port[,...]
-	Cluster  string // name of the Kubernetes cluster, the first token of every subject
-	Name     string // connection name shown to NATS operators
-	Creds    string // path of a NATS credentials file, optional
-	Token    string // optional
-	Replicas int    // of streams and buckets; 0 means 1
-	MaxAge   time.Duration
-	MaxBytes int64
-	Logger   *slog.Logger
+	URL     string // nats://host:port[,...]
+	Cluster string // name of the Kubernetes cluster, the first token of every subject
+	Name    string // connection name shown to NATS operators
+	Creds   string // path of a NATS credentials file, optional
+	Token   string // optional
+	// TokenFile holds a Kubernetes service account's token of Audience, optional. It is read at each connect.
+	TokenFile string
+	Replicas  int // of streams and buckets; 0 means 1
+	MaxAge    time.Duration
+	MaxBytes  int64
+	Logger    *slog.Logger
 }
 
 // Defaults of Options.
@@ -49,6 +51,8 @@ type Bus struct {
 	opts    Options
 	log     *slog.Logger
 	ensured atomic.Bool // on the present connection
+	shown   atomic.Bool // a token, and no connection since
+	told    atomic.Bool // that the server refuses, since there was a connection
 }
 
 // Connect dials NATS. It does not wait for the server: a client that starts first connects when the server comes. Only
@@ -76,7 +80,7 @@ func Connect(o Options) (*Bus, error) {
 	b := &Bus{cluster: o.Cluster, opts: o, log: log}
 	opts := []nats.Option{
 		nats.Name(o.Name), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
-		nats.ReconnectWait(200 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, time.Second),
+		nats.CustomReconnectDelay(b.pause), nats.IgnoreAuthErrorAbort(), // what was refused may be allowed by the next token
 		nats.ReconnectBufSize(-1), // no silent buffering: the spool is the buffer, and it is counted
 		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -84,17 +88,27 @@ func Connect(o Options) (*Bus, error) {
 				log.Warn("disconnected from NATS; reconnecting", "error", err)
 			}
 		}),
+		nats.ConnectHandler(func(*nats.Conn) { b.shown.Store(false) }),
 		nats.ReconnectHandler(func(*nats.Conn) {
 			b.ensured.Store(false) // it may be another server, with an empty folder
+			b.shown.Store(false)
+			b.told.Store(false)
 			log.Info("connected to NATS")
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("nats", "error", err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.heard(err) }),
 	}
 	if o.Creds != "" {
 		opts = append(opts, nats.UserCredentials(o.Creds))
 	}
 	if o.Token != "" {
 		opts = append(opts, nats.Token(o.Token))
+	}
+	if o.TokenFile != "" {
+		_, who, err := readTokenFile(o.TokenFile)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, nats.TokenHandler(b.token), nats.CustomInboxPrefix(who.Inbox()))
 	}
 	nc, err := nats.Connect(o.URL, opts...)
 	if err != nil {
@@ -122,7 +136,7 @@ func (b *Bus) Wait(ctx context.Context) error {
 	for !b.nc.IsConnected() {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("NATS at %s is not reachable (start it, or give its address by --nats): %w", b.opts.URL, ctx.Err())
+			return b.away(ctx.Err())
 		case <-status:
 		}
 	}
@@ -188,8 +202,10 @@ func (b *Bus) there(ctx context.Context, stream string) bool {
 
 // Close drains subscriptions and closes the connection. A Publisher is closed before its Bus.
 func (b *Bus) Close() {
-	if err := b.nc.FlushTimeout(time.Second); err != nil && b.nc.IsConnected() {
-		b.log.Warn("flush", "error", err)
+	if b.nc.IsConnected() {
+		if err := b.nc.FlushTimeout(time.Second); err != nil && b.nc.IsConnected() {
+			b.log.Warn("flush", "error", err)
+		}
 	}
 	b.nc.Close()
 }

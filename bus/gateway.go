@@ -13,33 +13,6 @@ import (
 // publish and what a gateway may do not meet.
 const gatewayMark = "@"
 
-// Rights are the NATS permissions of a client: subjects that it may publish to and subscribe to.
-type Rights struct{ Publish, Subscribe []string }
-
-// GatewayRights are what a gateway's credentials have to allow, and no more: to say what it finds under its own name, to list what
-// stands of it, and to follow what people say. It can state nothing itself, sets no node's conditions, and commands nobody.
-func GatewayRights(cluster, gateway string) Rights {
-	streams := []string{EventStream, ConditionStream}
-	for _, bucket := range []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, StatementBucket, FindingBucket} {
-		streams = append(streams, bucketStream+bucket)
-	}
-	r := Rights{
-		Publish: []string{
-			subject(eventPrefix, cluster, gatewayMark+gateway) + ".>",
-			"$KV." + FindingBucket + "." + path(cluster+"\n"+gatewayMark+gateway) + ".>",
-			"$JS.API.CONSUMER.CREATE." + bucketStream + StatementBucket + ".>",
-			"$JS.API.CONSUMER.DELETE." + bucketStream + StatementBucket + ".>",
-			"$JS.API.CONSUMER.INFO." + bucketStream + StatementBucket + ".>",
-			"$JS.FC." + bucketStream + StatementBucket + ".>",
-		},
-		Subscribe: []string{"_INBOX.>"},
-	}
-	for _, s := range streams { // whether they are there
-		r.Publish = append(r.Publish, "$JS.API.STREAM.INFO."+s)
-	}
-	return r
-}
-
 const (
 	findingsFor  = 10 * time.Minute // after which a finding is forgotten that its gateway has not set again
 	findingsMost = 64 << 20         // bytes, of all gateways

@@ -161,10 +161,10 @@ func TestAForgedFindingIsNotListed(t *testing.T) {
 	}
 }
 
-// guarded is a NATS server that knows two users: pitcrew may all, gateway what GatewayRights says of gw-0 of cluster demo.eu.
+// guarded is a NATS server that knows two users: pitcrew may all, gateway what RightsOf says of gw-0 of cluster demo.eu.
 func guarded(t *testing.T) (url func(user string) string) {
 	t.Helper()
-	r := GatewayRights("demo.eu", "gw-0")
+	r := RightsOf(RoleGateway, "demo.eu", "gw-0", "_INBOX")
 	s, err := server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
 		Users: []*server.User{{Username: "pitcrew", Password: "x"}, {Username: "gateway", Password: "x", Permissions: &server.Permissions{

@@ -194,6 +194,18 @@ type KillSwitch struct {
 	Since  time.Time `json:"since"`
 }
 
+// String says how the switch stands, for a person.
+func (k KillSwitch) String() string {
+	if !k.On {
+		return "acting: resumed by " + k.By
+	}
+	why := ""
+	if k.Reason != "" {
+		why = " (" + k.Reason + ")"
+	}
+	return fmt.Sprintf("paused by %s since %s UTC%s: it changes nothing until `pitcrew resume`", k.By, k.Since.UTC().Format(time.DateTime), why)
+}
+
 // KillKey is the kill switch's key in the control bucket.
 const KillKey = "kill-switch"
 

@@ -17,3 +17,13 @@ var RBAC []byte
 //
 //go:embed agent-rbac.yaml
 var AgentRBAC []byte
+
+// NATSAuth is nats-auth.conf: the part of nats-server's configuration by which a remediator says who may connect.
+//
+//go:embed nats-auth.conf
+var NATSAuth string
+
+// NATSAccounts is nats-accounts.yaml: the service accounts that have a role on the bus and no right on the cluster.
+//
+//go:embed nats-accounts.yaml
+var NATSAccounts []byte
