@@ -14,7 +14,7 @@ import (
 // considered, where every second went, and what is left to do by hand.
 func (i Incident) Write(w io.Writer) {
 	p := func(format string, a ...any) { fmt.Fprintf(w, format+"\n", a...) }
-	p("%s  %s", i.ID, i.headline())
+	p("%s  %s", i.ID, i.Headline())
 	p("  opened     %s UTC%s", i.Opened.UTC().Format(time.DateTime), i.closed())
 	if i.Job != nil {
 		p("  job        %s %s/%s, %s%s", i.Job.Kind, i.Job.Namespace, i.Job.Name, count(i.WorldSize, "rank"), paths[i.Path])
@@ -93,7 +93,8 @@ func (i Incident) writeMove(p func(string, ...any), m Move) {
 	}
 }
 
-func (i Incident) headline() string {
+// Headline is how the incident stands: its outcome and why, or its state and what it waits for.
+func (i Incident) Headline() string {
 	if i.State == Closed {
 		return string(i.Outcome) + ": " + i.Reason
 	}

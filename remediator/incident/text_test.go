@@ -27,8 +27,14 @@ func remapped() Incident {
 	}
 }
 
+func written(i Incident) string {
+	var b strings.Builder
+	i.Write(&b)
+	return b.String()
+}
+
 func TestTheStorySaysWhenWhatWasSeenWhyTheRuleFiredAndWhatIsLeftToDo(t *testing.T) {
-	got := remapped().story()
+	got := written(remapped())
 	for _, want := range []string{
 		"opened     2026-11-22 02:00:00 UTC, closed 2.8 s later",
 		"train/llm, 1 rank, restarted by its launcher",
@@ -49,7 +55,7 @@ func TestAStoryOfAnotherVersionOrWithoutEvidenceIsToldAllTheSame(t *testing.T) {
 	i := remapped()
 	i.Plan.Judgement, i.Faults[0].Event, i.Job, i.Cordons = json.RawMessage(`{"policies":7}`), event.Event{}, nil, nil
 	for _, not := range []string{"because", "saw", "left", "%!"} {
-		if got := i.story(); strings.Contains(got, not) {
+		if got := written(i); strings.Contains(got, not) {
 			t.Errorf("%q in\n%s", not, got)
 		}
 	}
@@ -69,7 +75,7 @@ func TestEachWaitThatAPersonCanEndSaysHow(t *testing.T) {
 		if i.WaitsFor() != want[0] || !strings.Contains(i.remedy(), want[1]) || want[1] == "" && i.remedy() != "" {
 			t.Errorf("%q: waits for %q, ends by %q", waiting, i.WaitsFor(), i.remedy())
 		}
-		if got := i.story(); !strings.HasPrefix(got, "inc-1  correlated, waits: "+want[0]+"\n") {
+		if got := written(i); !strings.HasPrefix(got, "inc-1  correlated, waits: "+want[0]+"\n") {
 			t.Errorf("headline of %q:\n%s", waiting, got)
 		}
 	}

@@ -18,12 +18,12 @@ import (
 // Commands are `pitcrew pause` and `pitcrew resume`.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
-		command("pause", "Stop every action at once; incidents under way wait where they stand", true),
-		command("resume", "Let Pitcrew act again", false),
+		command("pause", "Stop every action at once; incidents under way wait where they stand", "shown wherever an action is refused for it", true),
+		command("resume", "Let Pitcrew act again", "kept with the switch", false),
 	}
 }
 
-func command(use, short string, on bool) *cobra.Command {
+func command(use, short, reasonHelp string, on bool) *cobra.Command {
 	var f connect.Flags
 	var reason string
 	c := &cobra.Command{
@@ -48,13 +48,13 @@ func command(use, short string, on bool) *cobra.Command {
 					if f.JSON() {
 						return json.NewEncoder(c.OutOrStdout()).Encode(k)
 					}
-					fmt.Fprintf(c.OutOrStdout(), "kill switch on=%t, by %s\n", k.On, k.By)
-					return nil
+					_, err = fmt.Fprintf(c.OutOrStdout(), "Pitcrew is %s\n", k)
+					return err
 				}
 			})
 		},
 	}
 	f.Register(c.Flags())
-	c.Flags().StringVar(&reason, "reason", "", "shown wherever an action is refused for it")
+	c.Flags().StringVar(&reason, "reason", "", reasonHelp)
 	return c
 }

@@ -44,9 +44,10 @@ func writeJSON(w io.Writer, v any) error {
 
 func list(f *connect.Flags) *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "All incidents, newest first", Args: cobra.NoArgs,
+		Use: "list", Short: "All incidents, newest first, and what those that are open wait for", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return open(c.Context(), f, func(ctx context.Context, s store) error {
+			return f.Open(c.Context(), func(ctx context.Context, b *bus.Bus) error {
+				s := bus.NewBucket[incident.Incident](b, bus.IncidentBucket)
 				all, err := s.List(ctx)
 				if err != nil {
 					return err
@@ -59,21 +60,39 @@ func list(f *connect.Flags) *cobra.Command {
 				if f.JSON() {
 					return writeJSON(c.OutOrStdout(), out)
 				}
-				return table(c.OutOrStdout(), out)
+				if err := table(c.OutOrStdout(), out); err != nil {
+					return err
+				}
+				k, _, err := b.Control().Get(ctx, bus.KillKey)
+				if errors.Is(err, bus.ErrNotFound) || err == nil && !k.On {
+					return nil
+				}
+				if err == nil {
+					fmt.Fprintf(c.OutOrStdout(), "\nPitcrew is %s\n", k)
+				}
+				return err
 			})
 		},
 	}
 }
 
 func table(out io.Writer, all []incident.Incident) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(out, "No incident.")
+		return err
+	}
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "INCIDENT\tOPENED\tSIGNAL\tNODE\tJOB\tSTATE\tOUTCOME")
+	fmt.Fprintln(w, "INCIDENT\tOPENED (UTC)\tSIGNAL\tNODE\tJOB\tSTATE\tOUTCOME")
 	for _, i := range all {
 		job := "-"
 		if i.Job != nil {
 			job = i.Job.Namespace + "/" + i.Job.Name
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.ID, i.Opened.Format(time.DateTime), i.Faults[0].Signal, i.Faults[0].Node, job, i.State, i.Outcome)
+		outcome := string(i.Outcome)
+		if i.Open() && i.Waiting != "" {
+			outcome = "waits: " + i.WaitsFor()
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.ID, i.Opened.UTC().Format(time.DateTime), i.Faults[0].Signal, i.Faults[0].Node, job, i.State, outcome)
 	}
 	return w.Flush()
 }
@@ -140,7 +159,7 @@ func answer(f *connect.Flags, use, word string) *cobra.Command {
 						return err
 					}
 					if i.State != incident.Planned || i.Plan == nil || !i.Plan.NeedsApproval || i.Approval != "" {
-						return fmt.Errorf("incident %s does not wait for an answer: it is %s", i.ID, i.State)
+						return fmt.Errorf("incident %s does not wait for an answer: it is %s", i.ID, i.Headline())
 					}
 					i.Approval = word + " by " + who()
 					if reason != "" {
