@@ -47,7 +47,7 @@ func (e *chips) change(t *testing.T, pattern, with string) {
 }
 
 func TestWhatTheStockReceiverScrapesOfAnotherMakersExporterIsAnEventOnTheBus(t *testing.T) {
-	type change struct{ pattern, with, signal, gpu string }
+	type change struct{ pattern, with, signal, gpu, pod string }
 	for file, c := range map[string]struct {
 		well    [2]string // makes all of the page healthy
 		changes []change
@@ -55,19 +55,19 @@ func TestWhatTheStockReceiverScrapesOfAnotherMakersExporterIsAnEventOnTheBus(t *
 		"ascend.prom": {
 			[2]string{`(npu_chip_info_health_status\{.*id="1".*\}) 0`, "$1 1"},
 			[]change{
-				{`(npu_chip_info_health_status\{.*id="1".*\}) 1`, "$1 0", "gpu/unhealthy", "NPU-185011D4-21E04718-93B2ED94-14CC040A-BF102003"},
-				{`(npu_chip_info_hbm_ecc_total_double_bit_error_cnt\{.*\}) 3`, "$1 5", "gpu/ecc", "NPU-185011D4-21104518-A0C4ED94-14CC040A-56102003"},
-				{`machine_npu_nums 2|^npu_chip_info_.*,id="0",.*\n`, "", "", ""},
-				{`\z`, "machine_npu_nums 1\n", "gpu/lost", "NPU-185011D4-21104518-A0C4ED94-14CC040A-56102003"},
+				{`(npu_chip_info_health_status\{.*id="1".*\}) 1`, "$1 0", "gpu/unhealthy", "NPU-185011D4-21E04718-93B2ED94-14CC040A-BF102003", "llm-0"},
+				{`(npu_chip_info_hbm_ecc_total_double_bit_error_cnt\{.*\}) 3`, "$1 5", "gpu/ecc", "NPU-185011D4-21104518-A0C4ED94-14CC040A-56102003", ""},
+				{`machine_npu_nums 2|^npu_chip_info_.*,id="0",.*\n`, "", "", "", ""},
+				{`\z`, "machine_npu_nums 1\n", "gpu/lost", "NPU-185011D4-21104518-A0C4ED94-14CC040A-56102003", ""},
 			},
 		},
 		"amd.prom": {
 			[2]string{`(gpu_health\{.*gpu_id="1".*\}) 0`, "$1 1"},
 			[]change{
-				{`(gpu_ecc_uncorrect_total\{.*\}) 0`, "$1 1", "gpu/ecc", "AMD-692351000002"},
-				{`(gpu_health\{.*gpu_id="1".*\}) 1`, "$1 0", "gpu/unhealthy", "AMD-692351000002"},
-				{`^.*gpu_id="0".*\n`, "", "", ""},
-				{`(gpu_nodes_total\{.*\}) 2`, "$1 1", "gpu/lost", "AMD-692351000001"},
+				{`(gpu_ecc_uncorrect_total\{.*\}) 0`, "$1 1", "gpu/ecc", "AMD-692351000002", "llm-0"},
+				{`(gpu_health\{.*gpu_id="1".*\}) 1`, "$1 0", "gpu/unhealthy", "AMD-692351000002", "llm-0"},
+				{`^.*gpu_id="0".*\n`, "", "", "", ""},
+				{`(gpu_nodes_total\{.*\}) 2`, "$1 1", "gpu/lost", "AMD-692351000001", ""},
 			},
 		},
 	} {
@@ -113,8 +113,8 @@ func TestWhatTheStockReceiverScrapesOfAnotherMakersExporterIsAnEventOnTheBus(t *
 				select {
 				case got := <-heard:
 					d := got.Data
-					if d.Cause.Signal() != x.signal || d.Target.GPU != x.gpu || d.Target.Node != "n1" || got.Type != event.Fault {
-						t.Errorf("heard %s of %+v, want %s of %s", d.Cause.Signal(), d.Target, x.signal, x.gpu)
+					if d.Cause.Signal() != x.signal || d.Target.GPU != x.gpu || d.Target.Pod != x.pod || d.Target.Node != "n1" || got.Type != event.Fault {
+						t.Errorf("heard %s of %+v, want %s of %s, pod %q", d.Cause.Signal(), d.Target, x.signal, x.gpu, x.pod)
 					}
 				case <-ctx.Done():
 					t.Fatalf("no %s\n%s", x.signal, scrape(t))

@@ -67,7 +67,7 @@ func (r *renamer) rename(md pmetric.Metrics) pmetric.Metrics {
 		to := out.ResourceMetrics().AppendEmpty()
 		rm.Resource().CopyTo(to.Resource())
 		to.SetSchemaUrl(rm.SchemaUrl())
-		ours := batch{metrics: map[string]pmetric.NumberDataPointSlice{}, told: map[string]bool{}}
+		ours := batch{metrics: map[string]pmetric.NumberDataPointSlice{}, told: map[[3]string]bool{}}
 		for _, sm := range rm.ScopeMetrics().All() {
 			var kept pmetric.ScopeMetrics
 			for _, m := range sm.Metrics().All() {
@@ -94,7 +94,7 @@ func (r *renamer) rename(md pmetric.Metrics) pmetric.Metrics {
 type batch struct {
 	scope   pmetric.ScopeMetrics
 	metrics map[string]pmetric.NumberDataPointSlice
-	told    map[string]bool // accelerators whose status and info were told
+	told    map[[3]string]bool // accelerators whose status and info were told, with whom they are given to
 }
 
 func (b *batch) points(name, unit string, counter bool) pmetric.NumberDataPointSlice {
@@ -158,8 +158,8 @@ func (r *renamer) take(b *batch, maker *maker, row row, m pmetric.Metric) {
 		if row.key != "" {
 			q.Attributes().PutStr(row.key, row.value)
 		}
-		if row.status && !b.told[id] {
-			b.told[id] = true
+		if given := maker.given(p.Attributes(), id); row.status && !b.told[given] {
+			b.told[given] = true
 			maker.identify(p.Attributes(), add("pitcrew.gpu.status", "1", false, 1).Attributes(), id, "")
 			info := add("pitcrew.gpu.info", "1", false, 1).Attributes()
 			maker.identify(p.Attributes(), info, id, "")

@@ -212,7 +212,8 @@ func found(t *testing.T, files ...string) []string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			out = append(out, e.Data.Cause.Signal()+" "+e.Data.Target.GPU)
+			d := e.Data.Target
+			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s %s %s/%s", e.Data.Cause.Signal(), d.GPU, d.Namespace, d.Pod), " /"))
 		}
 	}
 	slices.Sort(out)
@@ -221,7 +222,7 @@ func found(t *testing.T, files ...string) []string {
 
 func TestAnUnhealthyAcceleratorOfAnotherMakerIsAFinding(t *testing.T) {
 	for file, want := range map[string]string{
-		"testdata/ascend.prom": "gpu/unhealthy NPU-185011D4-21E04718-93B2ED94-14CC040A-BF102003", "testdata/amd.prom": "gpu/unhealthy AMD-692351000002",
+		"testdata/ascend.prom": "gpu/unhealthy NPU-185011D4-21E04718-93B2ED94-14CC040A-BF102003 train/llm-0", "testdata/amd.prom": "gpu/unhealthy AMD-692351000002 train/llm-0",
 	} {
 		if got := found(t, file, file); !slices.Equal(got, []string{want}) {
 			t.Errorf("%s: found %q, want %q", file, got, want)
@@ -244,9 +245,44 @@ func TestAnAcceleratorOfAnotherMakerThatVanishesIsLost(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Join(left, "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"gpu/lost AMD-692351000001", "gpu/unhealthy AMD-692351000002"}
+	want := []string{"gpu/lost AMD-692351000001", "gpu/unhealthy AMD-692351000002 train/llm-0"}
 	if got := found(t, "testdata/amd.prom", file, file); !slices.Equal(got, want) {
 		t.Errorf("found %q, want %q", got, want)
+	}
+}
+
+func TestAnAcceleratorThatSeveralPodsShareIsToldOnceForEachAndNamesNone(t *testing.T) {
+	raw, err := os.ReadFile("testdata/ascend.prom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sick = `npu_chip_info_health_status{container_name="main",id="1"`
+	var page []string
+	for _, l := range strings.Split(string(raw), "\n") {
+		page = append(page, l)
+		if strings.HasPrefix(l, sick) {
+			page = append(page, strings.Replace(l, `pod_name="llm-0"`, `pod_name="llm-1"`, 1))
+		}
+	}
+	file := filepath.Join(t.TempDir(), "shared.prom")
+	if err := os.WriteFile(file, []byte(strings.Join(page, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var sink consumertest.MetricsSink
+	if err := start(t, &sink).ConsumeMetrics(t.Context(), scraped(t, file)); err != nil {
+		t.Fatal(err)
+	}
+	told := 0
+	for _, l := range lines(sink.AllMetrics()[0]) {
+		if strings.HasPrefix(l, "pitcrew.gpu.info{") && strings.Contains(l, "BF102003") {
+			told++
+		}
+	}
+	if told != 2 {
+		t.Errorf("told %d times", told)
+	}
+	if got := found(t, file, file); !slices.Equal(got, []string{"gpu/unhealthy NPU-185011D4-21E04718-93B2ED94-14CC040A-BF102003"}) {
+		t.Errorf("found %q", got)
 	}
 }
 

@@ -112,6 +112,11 @@ func (m *maker) id(a pcommon.Map) string {
 	return ""
 }
 
+// given is an accelerator and the pod that has it; one that is shared is told once for each.
+func (m *maker) given(a pcommon.Map, id string) [3]string {
+	return [3]string{id, label(a, m.namespace), label(a, m.pod)}
+}
+
 // identify puts on a point which accelerator it is of, and whose.
 func (m *maker) identify(from, to pcommon.Map, id, metric string) {
 	to.PutStr("hw.id", id)

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
+	"github.com/pitcrew/pitcrew/collector/podresources"
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/event"
 )
@@ -70,17 +71,26 @@ func (c *core) judgeMetrics(md pmetric.Metrics) (found []detector.Finding) {
 	return found
 }
 
-// learn takes in the GPUs' numbers, by which some devices of the kubelet's answer are named, and which GPU a MIG device is cut from.
+// learn takes in the GPUs' numbers, by which some devices of the kubelet's answer are named, which GPU a MIG device is cut from, and who has an
+// accelerator by its exporter's word.
 func (c *core) learn(info pmetric.Metric) {
+	by := map[string][]podresources.Holder{}
 	for _, p := range points(info).All() {
 		a := both{own: p.Attributes(), res: p.Attributes()}
 		if gpu := a.text("hw.parent"); gpu != "" {
 			c.pods.LearnInstance(a.text("pitcrew.mig.uuid"), gpu, a.text("pitcrew.mig"))
 			continue
 		}
-		if id, n := a.text("hw.id"), a.number("pitcrew.gpu.index", -1); id != "" && n >= 0 {
+		id := a.text("hw.id")
+		if n := a.number("pitcrew.gpu.index", -1); id != "" && n >= 0 {
 			c.pods.Learn(id, int(n))
 		}
+		if h := (podresources.Holder{Namespace: a.text("k8s.namespace.name"), Pod: a.text("k8s.pod.name"), Container: a.text("k8s.container.name")}); id != "" && h.Pod != "" {
+			by[id] = append(by[id], h)
+		}
+	}
+	for id, holders := range by {
+		c.pods.LearnHolders(id, holders)
 	}
 }
 

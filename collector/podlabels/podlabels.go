@@ -51,13 +51,6 @@ type series struct {
 	passed time.Time
 }
 
-// labels are what is added to one point.
-type labels struct {
-	podresources.Holder
-	job  string
-	rank int64 // -1: none
-}
-
 // labeller is the processor. One batch passes at a time.
 type labeller struct {
 	next     consumer.Metrics
@@ -226,6 +219,9 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, now time.Ti
 				by = l.labelsOf(of, in, now)
 				known[of] = by
 			}
+			if own, named := l.named(p.Attributes(), in); named {
+				by = own
+			}
 			l.remember(k, again, series{by, now})
 			if again {
 				end(m, p, was.as, by, in, to)
@@ -253,51 +249,6 @@ func ofGPU(p pmetric.NumberDataPoint, in spelling) bool {
 
 // gpuPart is a GPU, or an instance of it.
 type gpuPart struct{ uuid, instance string }
-
-// labelsOf says what is added to a GPU's points: one entry for each series.
-func (l *labeller) labelsOf(of gpuPart, in spelling, now time.Time) []labels {
-	number := int64(-1)
-	if r, ok := l.ranks[l.pods.UUID(of.uuid, of.instance)]; ok && in.ranks && now.Sub(r.seen) < rankFor {
-		number = r.number
-	}
-	holders := l.pods.HoldersOf(of.uuid, of.instance)
-	if len(holders) == 0 && number >= 0 { // a rank outside of Kubernetes
-		return []labels{{rank: number}}
-	}
-	out := make([]labels, len(holders))
-	for i, h := range holders {
-		out[i] = labels{Holder: h, rank: -1}
-		if in.job {
-			out[i].job = l.jobOf(h)
-		}
-		if len(holders) == 1 {
-			out[i].rank = number
-		}
-	}
-	return out
-}
-
-// jobOf names the job whose pod holds a GPU; empty where it is of none, or nobody knows.
-func (l *labeller) jobOf(h podresources.Holder) string {
-	if p, ok := l.pods.Pod(h.Namespace, h.Pod); ok && p.Job != nil {
-		return p.Job.Name
-	}
-	return ""
-}
-
-func (h labels) put(a pcommon.Map, in spelling) {
-	if h.Pod != "" {
-		a.PutStr(in.namespace, h.Namespace)
-		a.PutStr(in.pod, h.Pod)
-		a.PutStr(in.container, h.Container)
-	}
-	if h.job != "" {
-		a.PutStr(jobAttribute, h.job)
-	}
-	if h.rank >= 0 {
-		a.PutInt("pitcrew.rank", h.rank)
-	}
-}
 
 func (l *labeller) remember(k uint64, known bool, s series) {
 	if known || len(l.series) < maxSeries {

@@ -68,10 +68,11 @@ type Client struct {
 	answered time.Time // when the last good answer came
 	failed   bool
 	byDevice map[string]holding
-	index    map[string]int    // GPU's UUID → its number
-	parts    map[string][]part // GPU's UUID → its instances, by the names under which they are held
-	claims   map[string]string // claim's device → UUID of a GPU or an instance
-	pods     map[podName]Pod   // what the directory said of the node's pods
+	index    map[string]int     // GPU's UUID → its number
+	parts    map[string][]part  // GPU's UUID → its instances, by the names under which they are held
+	claims   map[string]string  // claim's device → UUID of a GPU or an instance
+	told     map[string]holding // by a device's exporter, of what the kubelet names in ways that say nothing here
+	pods     map[podName]Pod    // what the directory said of the node's pods
 	consult  consultation
 }
 
@@ -130,7 +131,7 @@ func (c *Client) left() bool {
 func New(socket string, directory Directory, log *zap.Logger, now func() time.Time) *Client {
 	return &Client{
 		socket: strings.TrimPrefix(socket, "unix://"), directory: directory, log: log, now: now, byDevice: map[string]holding{},
-		index: map[string]int{}, parts: map[string][]part{}, claims: map[string]string{}, pods: map[podName]Pod{},
+		index: map[string]int{}, parts: map[string][]part{}, claims: map[string]string{}, pods: map[podName]Pod{}, told: map[string]holding{},
 	}
 }
 
@@ -335,6 +336,9 @@ func (c *Client) sharesOf(uuid, instance string) (newest time.Time, out []share)
 			}
 			out = append(out, s)
 		}
+	}
+	if h, ok := c.told[uuid]; ok && len(out) == 0 && c.now().Sub(h.seen) <= KeepFor {
+		return h.seen, slices.Clone(h.by)
 	}
 	return newest, out
 }
