@@ -65,6 +65,7 @@ func TestASwitchAndAPortAreJudgedByTheirOwnPastWhileRanksStep(t *testing.T) {
 
 func TestASwitchThatCoolsAndAPortThatRestsWhileNobodyStepsAreNoFindings(t *testing.T) {
 	b := newBoard(t)
+	b.tokens = 0
 	b.pass(20 * time.Minute)
 	b.section, b.celsius, b.wait = 2, [2]float64{80, 80}, [2]float64{9e6, 9e6} // a checkpoint: whatever the fabric does
 	b.pass(5 * time.Minute)
