@@ -210,6 +210,28 @@ func TestAFaultyNodeThatNobodyKnowsIsNotGuessedAt(t *testing.T) {
 	}
 }
 
+func TestOtherMakersAcceleratorsAreCountedAndKeptApartByTheirOwnNames(t *testing.T) {
+	for _, c := range []struct{ resource, label, same, other string }{
+		{"huawei.com/Ascend910", "node.kubernetes.io/npu.chip.name", "910B3", "910B4"},
+		{"huawei.com/Ascend910", "accelerator-type", "module-910b-8", "card"},
+		{"amd.com/gpu", "amd.com/gpu.device-id", "74a1", "74a5"},
+	} {
+		of := func(name, value string, left int64) placement.Node {
+			return placement.Node{Name: name, Ready: true, Labels: map[string]string{c.label: value}, Free: map[string]int64{c.resource: left, "cpu": 64000}}
+		}
+		ns := []placement.Node{of("a1", c.same, 0), of("a2", c.same, 0), of("a3", c.same, 7), of("a4", c.other, 8), node("nvidia", c.label, c.same), of("z9", c.same, 8)}
+		d := placement.Choose(placement.Request{Faulty: "a1", Peers: []string{"a2"}, Requests: map[string]int64{c.resource: 8}}, ns)
+		got := map[string]placement.Reason{}
+		for _, k := range d.Candidates {
+			got[k.Node] = k.Reason
+		}
+		want := map[string]placement.Reason{"a1": placement.Faulty, "a2": placement.HoldsPeer, "a3": placement.NoRoom, "a4": placement.Class, "nvidia": placement.NoRoom, "z9": placement.Chosen}
+		if d.Node != "z9" || cmp.Diff(want, got) != "" {
+			t.Errorf("%s by %s: %s %s", c.resource, c.label, d.Node, cmp.Diff(want, got))
+		}
+	}
+}
+
 func TestNothingFitsIsCountedByReason(t *testing.T) {
 	ns := cluster()
 	ns[3].Ready = false

@@ -57,9 +57,9 @@ func Tiers() []string {
 	return append(near, far...)
 }
 
-// HardLabels is the default class: GPU product and memory, MIG layout, driver major (both of GFD's spellings), instance type,
-// architecture and system. The count of GPUs and RDMA resources are judged by room, not by label: a node that lost a GPU also
-// loses it in its label. Add topology.kubernetes.io/zone where volumes are bound to one.
+// HardLabels is the default class: GPU product and memory, MIG layout, driver major (both of GFD's spellings), what AMD's node labeller and
+// Ascend's device plugin say of theirs, instance type, architecture and system. The count of GPUs and RDMA resources are judged by room, not
+// by label: a node that lost a GPU also loses it in its label. Add topology.kubernetes.io/zone where volumes are bound to one.
 func HardLabels() []string {
 	return []string{
 		"nvidia.com/gpu.product",
@@ -68,6 +68,11 @@ func HardLabels() []string {
 		"nvidia.com/mig.config",
 		"nvidia.com/cuda.driver.major",
 		"nvidia.com/cuda.driver-version.major",
+		"amd.com/gpu.device-id",
+		"amd.com/gpu.vram",
+		"accelerator",
+		"accelerator-type",
+		"node.kubernetes.io/npu.chip.name",
 		"node.kubernetes.io/instance-type",
 		"kubernetes.io/arch",
 		"kubernetes.io/os",

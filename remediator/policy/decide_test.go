@@ -64,6 +64,7 @@ func TestShippedPoliciesDoWhatTheirSignalsCallFor(t *testing.T) {
 		{"xid/95", event.Fatal, node, "gpu-memory " + move},
 		{"gpu/ecc", event.Critical, node, "gpu-counters " + move},
 		{"gpu/ecc", event.Warning, node, ""},
+		{"gpu/unhealthy", event.Critical, node, "gpu-counters " + move},
 		{"xid/74", event.Critical, node, "gpu-fabric " + move},
 		{"nvlink/down", event.Critical, node, "links notify"},
 		{"xid/13", event.Warning, node, "application-fault notify"},
