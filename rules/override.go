@@ -39,25 +39,25 @@ func (t *Tables) Override(name string, data []byte) (*Tables, error) {
 	out := &Tables{xid: maps.Clone(t.xid), sxid: maps.Clone(t.sxid), nvlink5: maps.Clone(t.nvlink5),
 		recovery: maps.Clone(t.recovery), signal: maps.Clone(t.signal)}
 	tables := map[string]func(ast.Node) error{
-		"xid": overrider(out.xid, xidColumns, func(r XID) int { return r.Code }, []string{"code"},
+		"xid": overrider(out.xid, xidColumns, func(r XID) int { return r.Code }, []string{"code"}, false,
 			func(r *XID, added bool) {
 				r.Known, r.Overridden = true, true
 				if added {
 					r.Role, r.AppCaused = orWord(r.Role, Cause), orWord(r.AppCaused, AppUnknown)
 				}
 			}),
-		"sxid": overrider(out.sxid, sxidColumns, func(r SXid) int { return r.Code }, []string{"code"},
+		"sxid": overrider(out.sxid, sxidColumns, func(r SXid) int { return r.Code }, []string{"code"}, false,
 			func(r *SXid, added bool) {
 				r.Known, r.Overridden = true, true
 				if added {
 					r.AdviceNonFatal = orWord(r.AdviceNonFatal, r.Advice)
 				}
 			}),
-		"nvlink5": overrider(out.nvlink5, nvlink5Columns, NVLink5.key, []string{"xid", "unit", "intrinfo_before_575", "error_status"},
+		"nvlink5": overrider(out.nvlink5, nvlink5Columns, NVLink5.key, []string{"xid", "unit", "intrinfo_before_575", "error_status"}, false,
 			func(r *NVLink5, _ bool) { r.Overridden = true }),
-		"recovery": overrider(out.recovery, recoveryColumns, func(r Recovery) string { return r.Action }, []string{"action"},
+		"recovery": overrider(out.recovery, recoveryColumns, func(r Recovery) string { return r.Action }, []string{"action"}, false,
 			func(r *Recovery, _ bool) { r.Known, r.Overridden = true, true }),
-		"signal": overrider(out.signal, signalColumns, func(r Signal) signalKey { return signalKey{r.Kind, r.Name} }, []string{"kind", "name"},
+		"signal": overrider(out.signal, signalColumns, func(r Signal) signalKey { return signalKey{r.Kind, r.Name} }, []string{"kind", "name"}, true,
 			func(r *Signal, _ bool) { r.Overridden = true }),
 	}
 	for _, doc := range file.Docs {
@@ -92,7 +92,8 @@ func orWord[W ~string](w, otherwise W) W {
 }
 
 // overrider returns the function that lays a sequence of YAML rows over rows.
-func overrider[K comparable, R any](rows map[K]R, columns []column[R], key func(R) K, keys []string, done func(*R, bool)) func(ast.Node) error {
+// A fixed table takes no new rows.
+func overrider[K comparable, R any](rows map[K]R, columns []column[R], key func(R) K, keys []string, fixed bool, done func(*R, bool)) func(ast.Node) error {
 	return func(node ast.Node) error {
 		seq, ok := node.(*ast.SequenceNode)
 		if !ok {
@@ -121,6 +122,9 @@ func overrider[K comparable, R any](rows map[K]R, columns []column[R], key func(
 			given, err := fillAll(&row, cells, columns)
 			if err != nil {
 				return err
+			}
+			if fixed && !known {
+				return at(item, "%v is not in the table, and no line would be known by it", k)
 			}
 			done(&row, !known)
 			for _, c := range columns {
@@ -172,10 +176,10 @@ func setCell[R any](row *R, cell *ast.MappingValueNode, columns []column[R]) err
 		if c.name != name {
 			continue
 		}
-		if _, scalar := cell.Value.(ast.ScalarNode); !scalar {
+		value, ok := scalar(cell.Value)
+		if !ok {
 			return at(cell.Value, "%s: one value is wanted", name)
 		}
-		value := cell.Value.GetToken().Value
 		if c.required && value == "" {
 			return at(cell.Value, "%s is empty", name)
 		}
@@ -185,6 +189,17 @@ func setCell[R any](row *R, cell *ast.MappingValueNode, columns []column[R]) err
 		return nil
 	}
 	return at(cell.Key, "unknown column %q", name)
+}
+
+// scalar returns a cell's text, as it is written: a version or a register is no number here.
+func scalar(node ast.Node) (string, bool) {
+	switch n := node.(type) {
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.NullNode:
+		return node.GetToken().Value, true
+	}
+	return "", false
 }
 
 // mapping returns the entries of a YAML mapping, which the parser gives in two shapes.

@@ -158,7 +158,12 @@ func TestAnOperatorMayOverrideAnyRow(t *testing.T) {
 	tables := builtin(t)
 	mine, err := tables.Override("site.yaml", []byte(`
 xid:
-- {code: 31, severity: critical, advice: reset-gpu}
+- code: 31
+  severity: critical
+  advice: reset-gpu
+  note: |
+    Bad risers here:
+    ask the hall's staff.
 - code: 900
   name: our own code
   class: firmware
@@ -176,7 +181,7 @@ signal:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := mine.XID(31); r.Severity != Critical || r.Advice != ResetGPU || r.Name != "MMU page fault" || !r.Overridden {
+	if r := mine.XID(31); r.Severity != Critical || r.Advice != ResetGPU || r.Name != "MMU page fault" || !r.Overridden || r.Note != "Bad risers here:\nask the hall's staff.\n" {
 		t.Errorf("xid 31: %+v", r)
 	}
 	if r := mine.XID(900); !r.Known || r.Severity != Fatal || r.Role != Cause {
@@ -213,6 +218,9 @@ func TestAnOverrideWithNonsenseIsRefusedWithItsPlace(t *testing.T) {
 		{"an empty name", "xid:\n- {code: 31, name: \"\"}\n", "name is empty"},
 		{"clears without its role", "xid:\n- {code: 31, clears: 13}\n", "role clear and a code in clears go together"},
 		{"no yaml at all", "xid: [", "site.yaml"},
+		{"an anchor", "xid:\n- {code: 31, note: &a x}\n", "site.yaml:2:20: note: one value is wanted"},
+		{"an alias", "xid:\n- {code: 31, note: x}\n- {code: 32, note: *a}\n", "site.yaml:3:20: note: one value is wanted"},
+		{"a signal that no line is known by", "signal:\n- {kind: mlx5, name: lnk down, severity: info, advice: none}\n", "site.yaml:2:3: {mlx5 lnk down} is not in the table, and no line would be known by it"},
 	} {
 		if _, err := tables.Override("site.yaml", []byte(c.yaml)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
