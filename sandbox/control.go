@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -120,7 +121,10 @@ func Connect(dir string) (*Remote, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, controlSocket))
 	}}}}
 	if _, err := r.Status(context.Background()); err != nil {
-		return nil, fmt.Errorf("sandbox: nothing answers in %s: start one with `pitcrew sandbox up`: %w", dir, err)
+		if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, fmt.Errorf("no sandbox runs in %s; `pitcrew sandbox up` starts one, --dir names another", dir)
+		}
+		return nil, fmt.Errorf("the sandbox in %s does not answer: %w", dir, err)
 	}
 	return r, nil
 }

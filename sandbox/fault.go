@@ -88,7 +88,7 @@ func (s *Sandbox) Fault(_ context.Context, f Fault) (Injected, error) {
 	s.faults.Lock()
 	defer s.faults.Unlock()
 	if all := slices.Concat(FaultKinds, SlowFaults); !slices.Contains(all, f.Kind) {
-		return Injected{}, fmt.Errorf("sandbox: unknown fault %q: want one of %v", f.Kind, all)
+		return Injected{}, fmt.Errorf("sandbox: unknown fault %q: want one of %s", f.Kind, strings.Trim(fmt.Sprint(all), "[]"))
 	}
 	onRank := f.Kind == RankKilled || f.Kind == RankHung
 	var rank *Rank
@@ -130,7 +130,7 @@ func (s *Sandbox) findRank(f Fault) (*Rank, error) {
 	case len(found) == 1:
 		return &found[0], nil
 	case f.Node == "":
-		return nil, fmt.Errorf("sandbox: %d running processes are rank %d: name a node", len(found), f.Rank)
+		return nil, fmt.Errorf("sandbox: %d running processes are rank %d; `pitcrew sandbox status` shows the ranks, --node names where to break", len(found), f.Rank)
 	}
 	return nil, fmt.Errorf("sandbox: %d running processes on %s are local rank %d", len(found), f.Node, f.GPU)
 }

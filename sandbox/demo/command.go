@@ -43,12 +43,8 @@ func Command() *cobra.Command {
 		Use: "demo", Short: "Watch a real training job lose a GPU and step again, on a cluster in a box", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr()) },
 	}
-	faults := make([]string, 0, len(sandbox.FaultKinds))
-	for _, k := range sandbox.FaultKinds {
-		faults = append(faults, string(k))
-	}
 	p := c.Flags()
-	p.StringVar(&f.fault, "fault", string(sandbox.XID79), "what breaks: "+strings.Join(faults, ", "))
+	p.StringVar(&f.fault, "fault", string(sandbox.XID79), "what breaks: "+strings.Join(faultNames(), ", "))
 	p.IntVar(&f.c.Rank, "rank", 1, "the rank whose node it hits: 0 or 1")
 	p.StringVar(&f.c.Launcher, "launcher", sandbox.LauncherPitcrew, "pitcrew (only the faulty pod moves) or torchrun (the gang is recreated)")
 	p.StringVar(&f.c.Workload, "workload", KindJob, "job (Indexed Job) or jobset")
@@ -63,17 +59,31 @@ func (f *flags) check() error {
 	f.c.Fault = sandbox.FaultKind(f.fault)
 	switch {
 	case !slices.Contains(sandbox.FaultKinds, f.c.Fault):
-		return fmt.Errorf("unknown fault %q; one of %v", f.fault, sandbox.FaultKinds)
+		return fmt.Errorf("unknown fault %q; one of %s", f.fault, strings.Join(faultNames(), ", "))
 	case f.c.Rank < 0 || f.c.Rank >= WorldSize:
 		return fmt.Errorf("rank %d does not exist; the demo's job has ranks 0 to %d", f.c.Rank, WorldSize-1)
-	case f.c.Launcher != sandbox.LauncherPitcrew && f.c.Launcher != sandbox.LauncherTorchrun:
-		return fmt.Errorf("unknown launcher %q; pitcrew or torchrun", f.c.Launcher)
 	case f.c.Workload != KindJob && f.c.Workload != KindJobSet:
 		return fmt.Errorf("unknown workload %q; job or jobset", f.c.Workload)
-	case f.output != "text" && f.output != "json":
-		return fmt.Errorf("unknown output %q; text or json", f.output)
+	}
+	return checkCommon(f.c.Launcher, f.output)
+}
+
+// checkCommon checks what the demo and its benchmark both take, before anything is started.
+func checkCommon(launcher, output string) error {
+	switch {
+	case launcher != sandbox.LauncherPitcrew && launcher != sandbox.LauncherTorchrun:
+		return fmt.Errorf("unknown launcher %q; pitcrew or torchrun", launcher)
+	case output != "text" && output != "json":
+		return fmt.Errorf("unknown output %q; text or json", output)
 	}
 	return nil
+}
+
+func faultNames() (names []string) {
+	for _, k := range sandbox.FaultKinds {
+		names = append(names, string(k))
+	}
+	return names
 }
 
 func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
@@ -146,6 +156,12 @@ func benchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "bench", Short: "Repeat it over all faults, ranks and workload kinds on one sandbox, and measure", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if n < 1 {
+				return fmt.Errorf("--n %d: at least one recovery", n)
+			}
+			if err := checkCommon(launcher, output); err != nil {
+				return err
+			}
 			b, err := bench(c.Context(), n, launcher, out, dir, c.ErrOrStderr())
 			if err != nil {
 				return err

@@ -141,3 +141,23 @@ func TestQuantilesAreOrderStatistics(t *testing.T) {
 		t.Errorf("%+v", q)
 	}
 }
+
+func TestWhatTheBenchmarkCannotRunIsRefusedBeforeAnythingIsStarted(t *testing.T) {
+	for args, want := range map[string]string{"bench --n 0": "at least one", "bench --launcher mpirun": `unknown launcher "mpirun"`, "bench -o yaml": `unknown output "yaml"`,
+		"--fault nonsense": "ecc-degrading, xid79", "--launcher mpirun": "unknown launcher", "-o yaml": "text or json", "--rank 2": "ranks 0 to 1"} {
+		c := Command()
+		c.SilenceUsage, c.SilenceErrors = true, true
+		c.SetArgs(strings.Fields(args))
+		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("demo %s: %v", args, err)
+		}
+	}
+}
+
+func TestAJobThatWasNotHealedIsNotSaidToStepAgain(t *testing.T) {
+	var out strings.Builder
+	Result{Fault: "xid79", FaultyNode: "a1", Trainer: "torch", Why: []string{"no incident opened"}}.write(&out)
+	if got := out.String(); !strings.Contains(got, "NOT HEALED  xid79 on a1") || !strings.Contains(got, "no incident opened") || strings.Contains(got, "stepped again") {
+		t.Error(got)
+	}
+}

@@ -117,6 +117,9 @@ func (r *Result) fill(i incident.Incident, node string, fault time.Time) {
 	}
 }
 
+// restarts says how the gang was brought back, by the incident's word for it.
+var restarts = map[string]string{"launcher": "the launcher restarted the ranks", "recreate": "every pod was replaced"}
+
 func (r Result) write(w io.Writer) {
 	verdict := "HEALED"
 	if !r.OK {
@@ -126,10 +129,12 @@ func (r Result) write(w io.Writer) {
 	for _, why := range r.Why {
 		fmt.Fprintf(w, "  %s\n", why)
 	}
-	fmt.Fprintf(w, "  every rank stepped again %.2f s after the fault, from the checkpoint of step %d; %d steps lost\n", r.RecoveredS, r.ResumedStep, r.LostSteps)
-	fmt.Fprintf(w, "  %s → %s (%s), by %s, rule %s, incident %s\n\n", r.FaultyNode, r.NewNode, r.Placement, r.Restart, r.Rule, r.Incident)
-	for k, s := range r.Phases.list() {
-		fmt.Fprintf(w, "  %-12s %7.3f s  %s\n", phaseNames[k], s, bar(s))
+	if r.RecoveredS > 0 {
+		fmt.Fprintf(w, "  every rank stepped again %.2f s after the fault, from the checkpoint of step %d; steps lost: %d\n", r.RecoveredS, r.ResumedStep, r.LostSteps)
+		fmt.Fprintf(w, "  %s → %s (%s), %s, rule %s, incident %s\n\n", r.FaultyNode, r.NewNode, r.Placement, restarts[r.Restart], r.Rule, r.Incident)
+		for k, s := range r.Phases.list() {
+			fmt.Fprintf(w, "  %-12s %7.3f s  %s\n", phaseNames[k], s, bar(s))
+		}
 	}
 	if r.Trainer != "torch" {
 		fmt.Fprintf(w, "\n  !! STAND-IN TRAINER: no torch could be installed here, so no real training ran. Install torch and run it again.\n")

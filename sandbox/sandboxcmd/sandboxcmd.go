@@ -4,6 +4,7 @@
 package sandboxcmd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -39,13 +40,13 @@ func Command() *cobra.Command {
 	o := &options{}
 	cmd := &cobra.Command{Use: "sandbox", Short: "Run a GPU cluster in a box: a real control plane, nodes whose pods are local processes",
 		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if o.output != "" && o.output != "json" {
-				return fmt.Errorf("unknown output %q: want json, or none for text", o.output)
+			if o.output != "text" && o.output != "json" {
+				return fmt.Errorf("unknown output %q; text or json", o.output)
 			}
 			return nil
 		}}
 	cmd.PersistentFlags().StringVar(&o.dir, "dir", DefaultDir(), "state directory")
-	cmd.PersistentFlags().StringVarP(&o.output, "output", "o", "", "output format: json, or empty for text")
+	cmd.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "text or json")
 	cmd.AddCommand(o.setup(), o.up(), o.down(), o.status(), o.fault(), o.repair(), o.logs())
 	return cmd
 }
@@ -143,6 +144,10 @@ func (o *options) detached(ctx context.Context, cmd *cobra.Command, jobset bool)
 func (o *options) down() *cobra.Command {
 	return &cobra.Command{Use: "down", Args: cobra.NoArgs, Short: "End the sandbox, also one whose supervisor is gone",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			ended := "the sandbox is down"
+			if _, err := os.Stat(o.dir); os.IsNotExist(err) {
+				ended = "there is no sandbox in " + o.dir
+			}
 			if r, err := sandbox.Connect(o.dir); err == nil {
 				st, err := r.Status(cmd.Context())
 				if err != nil {
@@ -164,7 +169,7 @@ func (o *options) down() *cobra.Command {
 				}
 			}
 			_ = os.Remove(o.dir + ".log") // of a detached start
-			return o.print(cmd.OutOrStdout(), map[string]any{"dir": o.dir, "down": true}, func(w io.Writer) { fmt.Fprintln(w, "the sandbox is down") })
+			return o.print(cmd.OutOrStdout(), map[string]any{"dir": o.dir, "down": true}, func(w io.Writer) { fmt.Fprintln(w, ended) })
 		}}
 }
 
@@ -230,7 +235,7 @@ func (o *options) logs() *cobra.Command {
 	return &cobra.Command{Use: "logs [part of a name]", Args: cobra.MaximumNArgs(1), Short: "List the log files, or print those whose name contains a word",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root := filepath.Join(o.dir, "logs")
-			var files []string
+			files := []string{}
 			err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 				if err == nil && !d.IsDir() && (len(args) == 0 || strings.Contains(strings.TrimPrefix(path, root), args[0])) {
 					files = append(files, path)
@@ -239,6 +244,9 @@ func (o *options) logs() *cobra.Command {
 			})
 			if err != nil {
 				return fmt.Errorf("no sandbox's logs in %s: %w", o.dir, err)
+			}
+			if len(args) > 0 && len(files) == 0 {
+				return fmt.Errorf("no log's name contains %q; `pitcrew sandbox logs` lists them", args[0])
 			}
 			return o.print(cmd.OutOrStdout(), map[string]any{"files": files}, func(w io.Writer) {
 				for _, f := range files {
@@ -270,11 +278,14 @@ func describe(w io.Writer, st sandbox.Status) {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d\t%s\n", n.Name, n.Rack, n.IP, power, len(n.GPUs), strings.Join(ranks, ", "))
 	}
 	tw.Flush()
+	fmt.Fprintln(w)
+	fmt.Fprintln(tw, "PROCESS\tNODE\tPID\tSTATE\tLOG")
 	for _, p := range st.Processes {
 		state := "running"
 		if !p.Running {
 			state = fmt.Sprintf("ended with %d", p.Exit)
 		}
-		fmt.Fprintf(w, "process %s on %q: %s, pid %d, log %s\n", p.Name, p.Node, state, p.PID, p.Log)
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\t%s\n", p.Name, cmp.Or(p.Node, "-"), p.PID, state, p.Log)
 	}
+	tw.Flush()
 }
