@@ -34,7 +34,8 @@ const (
 
 	touchAfter = 5 * time.Second // a sample asks after this, aside, so that the mapping is there before the fault
 	maxDevices = 4096
-	maxHolders = 64 // of one device: as many replicas as a device plugin makes
+	maxHolders = 64       // of one device: as many replicas as a device plugin makes
+	maxAnswer  = 16 << 20 // bytes, as the kubelet's own clients take
 )
 
 // Holder is a container that was given a device.
@@ -55,7 +56,7 @@ type Client struct {
 	log       *zap.Logger
 	now       func() time.Time
 
-	asking sync.Mutex // one question at a time; taken before mu; guards conn and client
+	asking chan struct{} // one question at a time: who asks has put a token in; before mu; guards conn and client
 	conn   *grpc.ClientConn
 	client podresourcesv1.PodResourcesListerClient
 
@@ -130,7 +131,7 @@ func (c *Client) left() bool {
 // New makes a client of the kubelet behind the socket; it asks nothing before Start. directory may be nil. now is time.Now but in tests.
 func New(socket string, directory Directory, log *zap.Logger, now func() time.Time) *Client {
 	return &Client{
-		socket: strings.TrimPrefix(socket, "unix://"), directory: directory, log: log, now: now, byDevice: map[string]holding{},
+		socket: strings.TrimPrefix(socket, "unix://"), asking: make(chan struct{}, 1), directory: directory, log: log, now: now, byDevice: map[string]holding{},
 		index: map[string]int{}, parts: map[string][]part{}, claims: map[string]string{}, pods: map[podName]Pod{}, told: map[string]holding{},
 	}
 }
@@ -155,8 +156,8 @@ func (c *Client) Stop() {
 	c.ended = true
 	c.mu.Unlock()
 	c.group.Wait()
-	c.asking.Lock()
-	defer c.asking.Unlock()
+	c.asking <- struct{}{}
+	defer func() { <-c.asking }()
 	if c.conn != nil {
 		_ = c.conn.Close()
 		c.conn, c.client = nil, nil
@@ -174,9 +175,9 @@ func (c *Client) Touch() {
 	c.group.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		c.asking.Lock()
+		c.asking <- struct{}{}
 		c.list(ctx)
-		c.asking.Unlock()
+		<-c.asking
 		c.look()
 	})
 }
@@ -186,17 +187,20 @@ func (c *Client) Refresh(ctx context.Context, deadline time.Duration) {
 	if c.socket == "" {
 		return
 	}
-	c.asking.Lock()
-	defer c.asking.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	select {
+	case c.asking <- struct{}{}:
+	case <-ctx.Done(): // the question of somebody with more patience is under way
+		return
+	}
+	defer func() { <-c.asking }()
 	c.mu.Lock()
 	fresh := c.now().Sub(c.asked) < FreshFor
 	c.mu.Unlock()
-	if fresh {
-		return
+	if !fresh {
+		c.list(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, deadline)
-	defer cancel()
-	c.list(ctx)
 }
 
 // Learn notes a GPU's number, by which some holders name it.
@@ -352,6 +356,7 @@ func (c *Client) dial() error {
 		return err
 	}
 	conn, err := grpc.NewClient("unix://"+c.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}, MinConnectTimeout: time.Second,
 		}))

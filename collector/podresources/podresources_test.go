@@ -41,6 +41,8 @@ func (k *kubelet) set(slow time.Duration, pods ...*podresourcesv1.PodResources) 
 	k.slow, k.pods = slow, pods
 }
 
+func (k *kubelet) asked() int { k.mu.Lock(); defer k.mu.Unlock(); return k.calls }
+
 func (k *kubelet) serve(t *testing.T, socket string) {
 	t.Helper()
 	l, err := net.Listen("unix", socket)
@@ -179,6 +181,34 @@ func TestAKubeletThatHangsHoldsNobodyUpAndWhatWasKnownStays(t *testing.T) {
 	}
 	if got := names(r.Holders("GPU-1")); !reflect.DeepEqual(got, []string{"t/a/main"}) {
 		t.Errorf("holders %v", got)
+	}
+}
+
+// The agent asks aside every five seconds; a finding that arrives meanwhile must not wait for that answer.
+func TestAQuestionUnderWayHoldsNobodyUpEither(t *testing.T) {
+	r := newRig(t, true)
+	r.kubelet.set(time.Minute)
+	r.Start()
+	for end := time.Now().Add(10 * time.Second); r.kubelet.asked() == 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	began := time.Now()
+	r.Refresh(t.Context(), 20*time.Millisecond)
+	if took := time.Since(began); took > 500*time.Millisecond {
+		t.Errorf("waited %v for somebody else's question", took)
+	}
+}
+
+// What the kubelet itself sends at most, far more than gRPC takes by default.
+func TestAnAnswerOfManyMegabytesIsTaken(t *testing.T) {
+	cpus := &podresourcesv1.PodResources{Name: "many", Namespace: "n", Containers: []*podresourcesv1.ContainerResources{{Name: "c", CpuIds: make([]int64, 5<<20)}}}
+	for i := range cpus.Containers[0].CpuIds {
+		cpus.Containers[0].CpuIds[i] = int64(i & 127)
+	}
+	r := newRig(t, true, cpus, container("n", "p", "c", "GPU-1"))
+	r.ask(t)
+	if got := names(r.Holders("GPU-1")); len(got) != 1 {
+		t.Errorf("%v", got)
 	}
 }
 
