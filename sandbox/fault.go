@@ -58,7 +58,7 @@ type Rank struct {
 // Ranks reads who trains where from the rings in the pods' directories (docs/hook-protocol.md, section 2). A ring whose process is
 // gone, or is not the pod's, does not count.
 func (s *Sandbox) Ranks() []Rank {
-	var ranks []Rank
+	ranks := []Rank{}
 	for _, n := range s.nodes {
 		rings, _ := filepath.Glob(filepath.Join(n.PodsDir(), "*", "volumes", "kubernetes.io~empty-dir", "pitcrew", "local-*.ring"))
 		for _, path := range rings {

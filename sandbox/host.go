@@ -165,7 +165,7 @@ func (s *Sandbox) startAgain(node string) error {
 func (s *Sandbox) Processes() []Process {
 	s.hosted.mu.Lock()
 	defer s.hosted.mu.Unlock()
-	var list []Process
+	list := []Process{}
 	for _, h := range s.hosted.byID {
 		p := Process{Node: h.node, Name: h.name, PID: h.proc.cmd.Process.Pid, Running: h.running(), Log: h.spec.log}
 		if !p.Running {

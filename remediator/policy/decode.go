@@ -123,6 +123,15 @@ func scalar(n ast.Node) (string, bool) {
 	return "", false
 }
 
+// short is as much of a text as a line of faults has room for: a file that is no policy at all may be one long string.
+func short(text string) string {
+	const most = 60
+	if r := []rune(text); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return text
+}
+
 // wrong says what was wanted and what stands there.
 func (d *decoder) wrong(path string, n ast.Node, want string) {
 	got := "a list"
@@ -131,7 +140,7 @@ func (d *decoder) wrong(path string, n ast.Node, want string) {
 		got = "a mapping"
 	case *ast.SequenceNode:
 	case *ast.StringNode:
-		got = strconv.Quote(n.Value)
+		got = strconv.Quote(short(n.Value))
 	default:
 		got = n.GetToken().Value
 		if want == "a string" {

@@ -27,21 +27,73 @@ func Command() *cobra.Command {
 }
 
 func check() *cobra.Command {
-	return &cobra.Command{
+	var output string
+	c := &cobra.Command{
 		Use: "check FILE|DIR...", Short: "Read policies as the remediator does and report every fault",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if output != "text" && output != "json" {
+				return fmt.Errorf("unknown output %q; text or json", output)
+			}
 			ps, err := policy.Load(args...)
+			if output == "json" {
+				return checked(c.OutOrStdout(), ps, err)
+			}
 			if err != nil {
 				fmt.Fprintln(c.ErrOrStderr(), err)
-				return fmt.Errorf("%d faults", strings.Count(err.Error(), "\n")+1)
+				return refused(faults(err))
 			}
 			for _, p := range ps {
-				fmt.Fprintf(c.OutOrStdout(), "%s: policy %s: order %d, mode %s, %d rules, ok\n", p.File, p.Metadata.Name, p.Spec.Order, p.Spec.Mode, len(p.Spec.Rules))
+				n, noun := len(p.Spec.Rules), "rules"
+				if n == 1 {
+					noun = "rule"
+				}
+				fmt.Fprintf(c.OutOrStdout(), "%s: policy %s: order %d, mode %s, %d %s, ok\n", p.File, p.Metadata.Name, p.Spec.Order, p.Spec.Mode, n, noun)
 			}
 			return nil
 		},
 	}
+	c.Flags().StringVarP(&output, "output", "o", "text", "text, or json: one object with the policies and the faults")
+	return c
+}
+
+// faults are the lines of what Load says, one a fault.
+func faults(err error) []string {
+	if err == nil {
+		return []string{}
+	}
+	return strings.Split(err.Error(), "\n")
+}
+
+func refused(faults []string) error {
+	switch len(faults) {
+	case 0:
+		return nil
+	case 1:
+		return errors.New("1 fault; a remediator would load none of these policies")
+	}
+	return fmt.Errorf("%d faults; a remediator would load none of these policies", len(faults))
+}
+
+// checked is the -o json answer of check.
+func checked(w io.Writer, ps []policy.Policy, err error) error {
+	type row struct {
+		File  string      `json:"file"`
+		Name  string      `json:"policy"`
+		Order int         `json:"order"`
+		Mode  policy.Mode `json:"mode"`
+		Rules int         `json:"rules"`
+	}
+	out := struct {
+		Policies []row    `json:"policies"`
+		Faults   []string `json:"faults"`
+	}{[]row{}, faults(err)}
+	for _, p := range ps {
+		out.Policies = append(out.Policies, row{p.File, p.Metadata.Name, p.Spec.Order, p.Spec.Mode, len(p.Spec.Rules)})
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return errors.Join(e.Encode(out), refused(out.Faults))
 }
 
 func schema() *cobra.Command {
@@ -85,7 +137,7 @@ func explain(now func() time.Time) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
-				return fmt.Errorf("-o %q: text or json", output)
+				return fmt.Errorf("unknown output %q; text or json", output)
 			}
 			ps, err := policy.Load(paths...)
 			if err != nil {

@@ -38,9 +38,27 @@ func xid79(t *testing.T) string {
 	return string(b)
 }
 
+func TestAFileThatIsNoPolicyIsRefusedInAShortLine(t *testing.T) {
+	long := filepath.Join(t.TempDir(), "go.mod")
+	if err := os.WriteFile(long, []byte(strings.Repeat("word ", 9000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, errs, err := run(t, "", "check", long)
+	if err == nil || err.Error() != "1 fault; a remediator would load none of these policies" || len(errs) > 300 || !strings.Contains(errs, `must be a mapping, not "word word`) {
+		t.Errorf("%v: %d bytes\n%.400s", err, len(errs), errs)
+	}
+}
+
+func TestWithoutAnEventTheSimulationIsAnEmptyListInJSON(t *testing.T) {
+	out, _, err := run(t, "", "simulate", "--policy", shipped, "--events", "-", "-o", "json")
+	if err != nil || !json.Valid([]byte(out)) || !strings.Contains(out, `"incidents": []`) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestCheckAcceptsTheShippedPoliciesAndNamesEveryFaultOfABadOne(t *testing.T) {
 	out, _, err := run(t, "", "check", shipped)
-	if err != nil || !strings.Contains(out, "policy gpu-hardware: order 100, mode observe, 5 rules, ok") {
+	if err != nil || !strings.Contains(out, "policy gpu-hardware: order 100, mode observe, 6 rules, ok") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
@@ -49,8 +67,20 @@ func TestCheckAcceptsTheShippedPoliciesAndNamesEveryFaultOfABadOne(t *testing.T)
 		t.Fatal(err)
 	}
 	_, errs, err := run(t, "", "check", bad)
-	if err == nil || err.Error() != "2 faults" {
+	if err == nil || err.Error() != "2 faults; a remediator would load none of these policies" {
 		t.Errorf("got %v", err)
+	}
+	var said struct {
+		Policies []map[string]any
+		Faults   []string
+	}
+	out, none, err := run(t, "", "check", bad, "-o", "json")
+	if err == nil || json.Unmarshal([]byte(out), &said) != nil || said.Policies == nil || len(said.Faults) != 2 || none != "" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, _, err = run(t, "", "check", shipped, "-o", "json")
+	if err != nil || json.Unmarshal([]byte(out), &said) != nil || len(said.Policies) != 3 || said.Faults == nil || len(said.Faults) != 0 {
+		t.Errorf("%v\n%s", err, out)
 	}
 	for _, want := range []string{"bad.yaml:7:30: policy p", `did you mean xid?`, `unknown action "cordn"; did you mean cordon?`} {
 		if !strings.Contains(errs, want) {

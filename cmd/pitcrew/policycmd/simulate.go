@@ -2,6 +2,7 @@ package policycmd
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -110,7 +111,7 @@ func (f *simulateFlags) run(c *cobra.Command, now time.Time) error {
 		return err
 	}
 	out.Events = len(events)
-	out.Incidents = remediator.Simulate(events, remediator.Simulation{Policies: ps, Labels: labels, Lasts: f.lasts, Mends: f.mends})
+	out.Incidents = append([]remediator.Would{}, remediator.Simulate(events, remediator.Simulation{Policies: ps, Labels: labels, Lasts: f.lasts, Mends: f.mends})...)
 	if f.people != "" {
 		out.Compared = compare(out.Incidents, done, f.within)
 	}
@@ -228,7 +229,7 @@ func (s simulation) write(w io.Writer) error {
 		if i.Refused != "" {
 			decision += ": " + i.Refused
 		}
-		say("%s\t%s\t%s\t%s\t%s/%s\t%s\t%s\t%d", i.Time.UTC().Format(time.RFC3339), i.Signal, i.Node, i.Job, i.Policy, i.Rule, decision, strings.Join(i.Actions, ", "), i.Events)
+		say("%s\t%s\t%s\t%s\t%s/%s\t%s\t%s\t%d", i.Time.UTC().Format(time.RFC3339), i.Signal, i.Node, cmp.Or(i.Job, "-"), i.Policy, i.Rule, decision, strings.Join(i.Actions, ", "), i.Events)
 	}
 	if s.Compared != nil {
 		s.Compared.write(say)

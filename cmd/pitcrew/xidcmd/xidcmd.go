@@ -34,7 +34,7 @@ type options struct {
 // tables loads the tables and checks the flags that all commands share.
 func (o *options) tables() (*rules.Tables, error) {
 	if o.output != "text" && o.output != "json" {
-		return nil, fmt.Errorf("output format %q: use text or json", o.output)
+		return nil, fmt.Errorf("unknown output %q; text or json", o.output)
 	}
 	t, err := rules.Builtin()
 	if err != nil || o.rules == "" {
