@@ -1,0 +1,105 @@
+{{/* Names are fixed, not made of the release's: the account and the placement policy are one a cluster. */}}
+
+{{- define "pitcrew.labels" -}}
+app.kubernetes.io/name: pitcrew
+app.kubernetes.io/part-of: pitcrew
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "pitcrew.image" -}}
+{{- with .Values.image }}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "pitcrew.nats" -}}
+{{- if .Values.nats.url }}{{ .Values.nats.url }}
+{{- else if .Values.bus.enabled }}nats://pitcrew-bus.{{ .Release.Namespace }}.svc:{{ .Values.bus.port }}
+{{- else }}{{ fail "nats.url: say where NATS is, or set bus.enabled" }}
+{{- end }}
+{{- end }}
+
+{{/* What every pod has: imagePullSecrets, scheduling. Takes the component's values and the root. */}}
+{{- define "pitcrew.place" -}}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- with .c.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .c.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .c.tolerations }}
+tolerations: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end }}
+
+{{/* A pod that needs nothing of its node: Pod Security level restricted. */}}
+{{- define "pitcrew.restrictedPod" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "pitcrew.restrictedContainer" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* Rather not on a GPU node, and two of a kind rather on two nodes. */}}
+{{- define "pitcrew.apart" -}}
+affinity:
+  nodeAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      preference: {matchExpressions: [{key: nvidia.com/gpu.present, operator: DoesNotExist}]}
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 50
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector: {matchLabels: {app.kubernetes.io/name: pitcrew, app.kubernetes.io/component: {{ . }}}}
+{{- end }}
+
+{{/* Fields of the pod come first, so that the values after them may name them. Takes set (the chart's own) and over (the user's). */}}
+{{- define "pitcrew.env" -}}
+- {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+- {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+- {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+{{- range $name, $value := merge (dict) .over .set }}
+- {name: {{ $name }}, value: {{ $value | toString | quote }}}
+{{- end }}
+{{- end }}
+
+{{- define "pitcrew.probes" -}}
+livenessProbe:
+  httpGet: {path: {{ .path }}, port: health}
+  initialDelaySeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: {{ .path }}, port: health}
+  timeoutSeconds: 5
+{{- end }}
+
+{{/* A shipped manifest, for this release's namespace: one source with what kubectl applies. The Namespace itself is helm's to make. */}}
+{{- define "pitcrew.manifest" -}}
+{{- range splitList "\n---\n" (.root.Files.Get .file) }}
+{{- $doc := fromYaml . }}
+{{- if ne $doc.kind "Namespace" }}
+---
+{{ replace "pitcrew-system" $.root.Release.Namespace . | trim }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,307 @@
+package deploy_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pitcrew/pitcrew/deploy"
+	"github.com/pitcrew/pitcrew/deploy/policies"
+	"github.com/pitcrew/pitcrew/remediator/policy"
+	"github.com/pitcrew/pitcrew/sandbox"
+)
+
+const (
+	chart     = "chart/pitcrew"
+	namespace = "pitcrew-system"
+)
+
+var helmPath = sync.OnceValues(func() (string, error) { return sandbox.Helm(context.Background(), os.Stderr) })
+
+// helm runs the pinned helm and gives what it said on its two channels.
+func helm(t testing.TB, args ...string) (out, said string, err error) {
+	t.Helper()
+	path, err := helmPath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	home := t.TempDir() // nothing of the user's plugins, repositories and caches
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	err = cmd.Run()
+	return o.String(), e.String(), err
+}
+
+// objects renders the chart with values that are laid over the defaults, hooks included.
+func objects(t testing.TB, values map[string]any, more ...string) []*unstructured.Unstructured {
+	t.Helper()
+	out, said, err := helm(t, append([]string{"template", "pitcrew", chart, "-n", namespace, "-f", valuesFile(t, values)}, more...)...)
+	if err != nil {
+		t.Fatalf("helm template: %v\n%s", err, said)
+	}
+	return parse(t, out)
+}
+
+func valuesFile(t testing.TB, values map[string]any) string {
+	t.Helper()
+	raw, err := yaml.Marshal(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func parse(t testing.TB, text string) (all []*unstructured.Unstructured) {
+	t.Helper()
+	for doc := range strings.SplitSeq("\n"+text, "\n---\n") {
+		o := &unstructured.Unstructured{}
+		if err := yaml.UnmarshalStrict([]byte(doc+"\n"), &o.Object); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		if len(o.Object) > 0 {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+func find(all []*unstructured.Unstructured, kind, name string) *unstructured.Unstructured {
+	i := slices.IndexFunc(all, func(o *unstructured.Unstructured) bool { return o.GetKind() == kind && o.GetName() == name })
+	if i < 0 {
+		return nil
+	}
+	return all[i]
+}
+
+// valueSets are ways in which the chart is used; between them they take every branch of its templates.
+var valueSets = map[string]map[string]any{
+	"as it stands": {},
+	"NATS of one's own, with credentials": {"nats": map[string]any{"url": "nats://nats.nats.svc:4222",
+		"credentials": map[string]any{"agent": "creds-agent", "gateway": "creds-gateway", "remediator": "creds-remediator"}}},
+	"several gateways, with rules": {"gateway": map[string]any{"replicas": 3, "rules": true, "priorityClassName": "system-cluster-critical",
+		"nodeSelector": map[string]any{"pool": "cpu"}, "tolerations": []any{map[string]any{"key": "cpu", "operator": "Exists"}}}},
+	"without persistence, a library of the host's": {"gateway": map[string]any{"persistence": map[string]any{"enabled": false}},
+		"bus":   map[string]any{"persistence": map[string]any{"enabled": false}, "syncAlways": true},
+		"dcgm":  map[string]any{"libraryHostPath": "/usr/lib/x86_64-linux-gnu/libdcgm.so.4", "expectedGPUs": 8, "address": "$(HOST_IP):5555"},
+		"agent": map[string]any{"socketHostPath": "/run/pitcrew", "env": map[string]any{"PITCREW_LOG_LEVEL": "debug"}}},
+	"agents alone, unprivileged": {"agent": map[string]any{"privileged": false, "nameJobs": false}, "dcgm": map[string]any{"enabled": false},
+		"gateway": map[string]any{"enabled": false}, "remediator": map[string]any{"enabled": false}, "networkPolicy": false,
+		"node": map[string]any{"tolerations": []any{}, "runtimeClassName": "nvidia", "maxUnavailable": 3}, "bus": map[string]any{"enabled": false},
+		"nats": map[string]any{"url": "tls://nats:4222"}},
+	"enforcing, with names of all sorts": {"image": map[string]any{"repository": "registry.example/pitcrew", "digest": "sha256:" + strings.Repeat("0a", 32)},
+		"imagePullSecrets": []any{"registry"}, "policies": map[string]any{"mode": "enforce", "extra": map[string]any{"mine.yaml": ownPolicy}}, "placementPolicy": true,
+		"remediator": map[string]any{"alertmanagers": []any{"http://a:9093", "http://b:9093"}, "webhooks": []any{"https://x/y"}, "otlp": "tempo:4317"},
+		"uninstall":  map[string]any{"keepCordons": true}, "bus": map[string]any{"persistence": map[string]any{"whenDeleted": "Retain", "storageClassName": "fast"}}},
+}
+
+const ownPolicy = `apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+metadata: {name: mine}
+spec:
+  mode: observe
+  order: 7
+  rules:
+  - name: all
+    when: {signal: gpu/lost}
+    steps: [{do: notify}]
+`
+
+func TestTheChartsRightsAndPlacementPolicyAreThoseThatAreAppliedByHand(t *testing.T) {
+	all := objects(t, map[string]any{"placementPolicy": true})
+	for file, manifest := range map[string][]byte{"rbac.yaml": deploy.RBAC, "agent-rbac.yaml": deploy.AgentRBAC, "placement-policy.yaml": deploy.PlacementPolicy} {
+		for _, want := range parse(t, string(manifest)) {
+			if want.GetKind() == "Namespace" {
+				continue // helm's to make
+			}
+			got := slices.IndexFunc(all, func(o *unstructured.Unstructured) bool {
+				return o.GetKind() == want.GetKind() && o.GetName() == want.GetName() && o.GetNamespace() == want.GetNamespace()
+			})
+			if got < 0 {
+				t.Errorf("%s: the chart has no %s %s", file, want.GetKind(), want.GetName())
+			} else if a, b := asJSON(t, want), asJSON(t, all[got]); a != b {
+				t.Errorf("%s: %s %s differs:\n%s\n%s", file, want.GetKind(), want.GetName(), a, b)
+			}
+		}
+	}
+	roles := 0
+	for _, o := range all {
+		if strings.Contains(o.GetKind(), "Role") {
+			roles++
+		}
+	}
+	if roles != 8 {
+		t.Errorf("%d roles and bindings; those of rbac.yaml and agent-rbac.yaml are 8: does the chart give rights of its own?", roles)
+	}
+	moved, said, err := helm(t, "template", "pitcrew", chart, "-n", "elsewhere", "--set", "placementPolicy=true")
+	if err != nil || strings.Contains(moved, namespace) {
+		t.Errorf("in another namespace %s is still named (%v, %s)", namespace, err, said)
+	}
+}
+
+func asJSON(t testing.TB, o any) string {
+	t.Helper()
+	raw, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func TestTheChartsPoliciesAreTheShippedOnesAndObserve(t *testing.T) {
+	data := func(values map[string]any) map[string]string {
+		m := find(objects(t, values), "ConfigMap", "pitcrew-policies")
+		got, _, err := unstructured.NestedStringMap(m.Object, "data")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	shipped := map[string]string{}
+	entries, err := fs.ReadDir(policies.Files, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		raw, err := fs.ReadFile(policies.Files, e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		shipped[e.Name()] = string(raw)
+	}
+	if got := data(nil); asJSON(t, got) != asJSON(t, shipped) {
+		t.Errorf("the chart's policies are not deploy/policies:\n%s", asJSON(t, got))
+	}
+	dir := t.TempDir()
+	for name, text := range data(map[string]any{"policies": map[string]any{"mode": "enforce", "extra": map[string]any{"mine.yaml": ownPolicy}}}) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	loaded, err := policy.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(loaded) != len(shipped)+1 {
+		t.Errorf("%d policies, %d shipped and one own were expected", len(loaded), len(shipped))
+	}
+	for _, p := range loaded {
+		if want := map[bool]policy.Mode{true: "observe", false: "enforce"}[p.Metadata.Name == "mine"]; p.Spec.Mode != want {
+			t.Errorf("policy %s: mode %s, want %s", p.Metadata.Name, p.Spec.Mode, want)
+		}
+	}
+}
+
+func TestTheChartsAlertsAreTheCatalogue(t *testing.T) {
+	raw, err := os.ReadFile("../rules/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := parse(t, string(raw))[0]
+	all := objects(t, map[string]any{"gateway": map[string]any{"rules": true}, "monitoring": map[string]any{"rules": true, "podMonitor": true, "labels": map[string]any{"release": "prom"}}})
+	rule := find(all, "PrometheusRule", "pitcrew")
+	if asJSON(t, rule.Object["spec"]) != asJSON(t, want) {
+		t.Error("the PrometheusRule is not rules/alerts.yaml")
+	}
+	text, _, _ := unstructured.NestedString(find(all, "ConfigMap", "pitcrew-rules").Object, "data", "alerts.yaml")
+	if text != string(raw) {
+		t.Error("the gateway's rules are not rules/alerts.yaml")
+	}
+	if find(all, "PodMonitor", "pitcrew").GetLabels()["release"] != "prom" || rule.GetLabels()["release"] != "prom" {
+		t.Error("the labels by which a Prometheus selects are missing")
+	}
+}
+
+// A packaged chart holds what its links lead to.
+func TestAPackagedChartRendersAsTheFolderDoes(t *testing.T) {
+	dir := t.TempDir()
+	if _, said, err := helm(t, "package", chart, "-d", dir); err != nil {
+		t.Fatal(said)
+	}
+	tgz, _ := filepath.Glob(filepath.Join(dir, "*.tgz"))
+	packed, said, err := helm(t, "template", "pitcrew", tgz[0], "-n", namespace)
+	if err != nil {
+		t.Fatal(said)
+	}
+	loose, _, _ := helm(t, "template", "pitcrew", chart, "-n", namespace)
+	if packed != loose {
+		t.Error("the packaged chart renders otherwise")
+	}
+}
+
+func TestNonsensicalValuesAreRefusedByName(t *testing.T) {
+	for set, want := range map[string]string{
+		"gateway.replicas=0":             "/gateway/replicas",
+		"policies.mode=enforced":         "'off', 'observe', 'approve', 'enforce'",
+		"nats.url=localhost":             "/nats/url",
+		"agent.kubeletRoot=kubelet":      "/agent/kubeletRoot",
+		"agent.kubeletRoot=/":            "/agent/kubeletRoot",
+		"node.maxUnavailable=0%":         "/node/maxUnavailable",
+		"agent.enviroment.X=1":           "additional properties 'enviroment'",
+		"agent.resources.limits.cpu=two": "/agent/resources/limits/cpu",
+		"remediator.replicas=100":        "/remediator/replicas",
+		"placementPolicy=perhaps":        "/placementPolicy",
+		"policies.extra.a=x":             "invalid propertyName 'a'",
+		"image.repository=UPPER":         "/image/repository",
+		"cluster=a b":                    "/cluster",
+		"bus.enabled=false":              "say where NATS is",
+		"policies.shipped=false":         "neither shipped nor extra",
+	} {
+		if _, said, err := helm(t, "template", "pitcrew", chart, "--set", set); err == nil || !strings.Contains(said, want) {
+			t.Errorf("%s: want a refusal that names %s, got %v: %s", set, want, err, said)
+		}
+	}
+}
+
+func TestValuesShowAllThatTheSchemaKnows(t *testing.T) {
+	raw, err := os.ReadFile(chart + "/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values, schema map[string]any
+	if err := yaml.UnmarshalStrict(raw, &values); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(chart + "/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	// What the schema knows and values.yaml does not show, nobody would find.
+	properties := schema["properties"].(map[string]any)
+	var walk func(path string, schema, values map[string]any)
+	walk = func(path string, schema, values map[string]any) {
+		for name, s := range schema {
+			v, shown := values[name]
+			if !shown && path+name != "global" {
+				t.Errorf("values.yaml does not show %s%s", path, name)
+			}
+			inner, _ := s.(map[string]any)["properties"].(map[string]any)
+			if shownInner, ok := v.(map[string]any); ok && inner != nil {
+				walk(path+name+".", inner, shownInner)
+			}
+		}
+	}
+	walk("", properties, values)
+}
