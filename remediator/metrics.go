@@ -25,6 +25,7 @@ type metrics struct {
 	lost      prometheus.Counter
 	refused   prometheus.Counter
 	notices   *prometheus.CounterVec
+	logins    *prometheus.CounterVec
 	engine    atomic.Pointer[incident.Engine]
 }
 
@@ -39,8 +40,9 @@ func newMetrics() *metrics {
 		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_lost_steps_total", Help: "Optimizer steps that had to be repeated."}),
 		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_events_refused_total", Help: "Events that were malformed, forged or of an unknown version."}),
 		notices:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_notices_total", Help: "Notices by what became of them: sent, retried, failed, dropped."}, []string{"receiver", "result"}),
+		logins:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_nats_logins_total", Help: "Clients that NATS asked about: allowed, or why not."}, []string{"result"}),
 	}
-	m.reg.MustRegister(m.closed, m.recovered, m.phase, m.lost, m.refused, m.notices, collectors.NewGoCollector(),
+	m.reg.MustRegister(m.closed, m.recovered, m.phase, m.lost, m.refused, m.notices, m.logins, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), noted{m}, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "pitcrew_incidents_open", Help: "Incidents under way."}, func() float64 {
 				e := m.engine.Load()

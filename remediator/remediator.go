@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/callout"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
@@ -30,17 +31,20 @@ import (
 
 // Options of Run.
 type Options struct {
-	NATS       string // address; "embedded" starts a server in this process
-	NATSDir    string // of the embedded server
-	Creds      string
-	Cluster    string
-	Namespace  string   // Pitcrew's own
-	Kubeconfig string   // empty: in-cluster
-	Policies   []string // files or folders
-	Metrics    string   // address of /metrics; empty: none
-	Audit      string   // file of the audit log, one JSON line per write; empty: standard error's log only
-	Elect      bool     // leader election
-	Identity   string
+	NATS        string // address; "embedded" starts a server in this process
+	NATSDir     string // of the embedded server
+	Creds       string // file of NATS credentials
+	TokenFile   string // of a service account's token for NATS
+	NATSKeys    string // file of the callout's keys: this process says who may connect to NATS; empty: it does not
+	NATSAccount string // into which the callout puts clients; empty: $G
+	Cluster     string
+	Namespace   string   // Pitcrew's own
+	Kubeconfig  string   // empty: in-cluster
+	Policies    []string // files or folders
+	Metrics     string   // address of /metrics; empty: none
+	Audit       string   // file of the audit log, one JSON line per write; empty: standard error's log only
+	Elect       bool     // leader election
+	Identity    string
 	// Alertmanagers and Webhooks are http addresses that the policy step notify sends to.
 	Alertmanagers, Webhooks []string
 	OTLP                    string // address for traces; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, if it does
@@ -67,11 +71,6 @@ func Run(ctx context.Context, o Options) error {
 		defer s.Stop()
 		o.NATS = s.URL()
 	}
-	b, err := bus.Connect(bus.Options{URL: o.NATS, Cluster: o.Cluster, Creds: o.Creds, Name: "pitcrew-remediator", Logger: o.Log})
-	if err != nil {
-		return err
-	}
-	defer b.Close()
 	cfg, err := kubeConfig(o.Kubeconfig)
 	if err != nil {
 		return err
@@ -86,6 +85,18 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	m := newMetrics()
+	if o.NATSKeys != "" {
+		door, err := openDoor(o, c, m)
+		if err != nil {
+			return err
+		}
+		defer door.Close()
+	}
+	b, err := bus.Connect(bus.Options{URL: o.NATS, Cluster: o.Cluster, Creds: o.Creds, TokenFile: o.TokenFile, Name: "pitcrew-remediator", Logger: o.Log})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
 	to, err := receivers(o)
 	if err != nil {
 		return err
@@ -111,6 +122,18 @@ func Run(ctx context.Context, o Options) error {
 	group.Go(func() error { return policies.watch(ctx) })
 	group.Go(func() error { return ignoreEnd(ctx, r.stand(ctx)) })
 	return group.Wait()
+}
+
+// openDoor answers NATS' questions who may connect, whether this process leads or stands by: as many as run share them.
+func openDoor(o Options, c *cluster.Cluster, m *metrics) (*callout.Callout, error) {
+	keys, err := callout.ReadKeys(o.NATSKeys)
+	if err != nil {
+		return nil, err
+	}
+	return callout.Start(callout.Options{
+		URL: o.NATS, Cluster: o.Cluster, Namespace: o.Namespace, Account: o.NATSAccount, Keys: keys, Reviewer: c, Logger: o.Log,
+		Count: func(outcome string) { m.logins.WithLabelValues(outcome).Inc() },
+	})
 }
 
 func ignoreEnd(ctx context.Context, err error) error {

@@ -18,6 +18,7 @@ type Config struct {
 	Spool        string              `mapstructure:"spool"` // folder for findings without an acknowledgement; empty: memory
 	Creds        string              `mapstructure:"creds"` // path of a NATS credentials file
 	Token        configopaque.String `mapstructure:"token"`
+	TokenFile    string              `mapstructure:"token_file"`    // path of a service account token for NATS
 	Replicas     int                 `mapstructure:"replicas"`      // of streams that this exporter has to make
 	FlushTimeout time.Duration       `mapstructure:"flush_timeout"` // at shutdown
 }

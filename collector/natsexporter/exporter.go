@@ -3,6 +3,7 @@ package natsexporter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -48,7 +49,7 @@ func newExporter(set exporter.Settings, cfg *Config) (*natsExporter, error) {
 // Start connects in the background: a missing NATS is no error.
 func (x *natsExporter) Start(_ context.Context, host component.Host) error {
 	b, err := bus.Connect(bus.Options{
-		URL: x.cfg.URL, Cluster: x.cfg.Cluster, Name: "pitcrew-collector " + x.cfg.Node, Creds: x.cfg.Creds, Token: string(x.cfg.Token),
+		URL: x.cfg.URL, Cluster: x.cfg.Cluster, Name: "pitcrew-collector " + x.cfg.Node, Creds: x.cfg.Creds, Token: string(x.cfg.Token), TokenFile: x.cfg.TokenFile,
 		Replicas: x.cfg.Replicas, Logger: x.slog,
 	})
 	if err != nil {
@@ -81,10 +82,11 @@ func (x *natsExporter) Start(_ context.Context, host component.Host) error {
 func (x *natsExporter) greet(ctx context.Context, host component.Host) {
 	short, cancel := context.WithTimeout(ctx, sayMissingAfter)
 	defer cancel()
-	if err := x.bus.Wait(short); err == nil || ctx.Err() != nil {
+	err := x.bus.Wait(short)
+	if err == nil || ctx.Err() != nil {
 		return
 	}
-	err := errors.New("NATS at " + x.cfg.URL + " cannot be reached; findings wait until it comes (start it, or set PITCREW_NATS)")
+	err = fmt.Errorf("findings wait until NATS is there (PITCREW_NATS): %w", err)
 	x.log.Warn(err.Error(), zap.String("spool", x.cfg.Spool))
 	componentstatus.ReportStatus(host, componentstatus.NewRecoverableErrorEvent(err))
 	if x.bus.Wait(ctx) == nil {

@@ -242,7 +242,7 @@ func TestItStartsWithoutNatsSaysSoInOneLineAndLosesNothing(t *testing.T) {
 	if took := time.Since(begin); took > 2*time.Second {
 		t.Errorf("consuming waited %v for NATS", took)
 	}
-	until(t, func() bool { return lines.FilterMessageSnippet("cannot be reached").Len() == 1 })
+	until(t, func() bool { return lines.FilterMessageSnippet("findings wait until NATS is there").Len() == 1 })
 	end()
 	if files, _ := filepath.Glob(filepath.Join(cfg.Spool, "*.json")); len(files) != 1 {
 		t.Fatalf("spool holds %v", files)

@@ -20,10 +20,11 @@ type Config struct {
 	// Beat is how often the agent says that it is there.
 	Beat time.Duration `mapstructure:"beat"`
 
-	URL     string              `mapstructure:"url"`     // of NATS
-	Cluster string              `mapstructure:"cluster"` // name of the Kubernetes cluster
-	Creds   string              `mapstructure:"creds"`   // path of a NATS credentials file
-	Token   configopaque.String `mapstructure:"token"`
+	URL       string              `mapstructure:"url"`     // of NATS
+	Cluster   string              `mapstructure:"cluster"` // name of the Kubernetes cluster
+	Creds     string              `mapstructure:"creds"`   // path of a NATS credentials file
+	Token     configopaque.String `mapstructure:"token"`
+	TokenFile string              `mapstructure:"token_file"` // path of a service account token for NATS
 	// Replicas of streams and buckets that this extension has to make.
 	Replicas int `mapstructure:"replicas"`
 }

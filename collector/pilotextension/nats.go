@@ -15,7 +15,7 @@ type natsBus struct{ *bus.Bus }
 
 func dial(log *zap.Logger, c *Config) (Bus, error) {
 	b, err := bus.Connect(bus.Options{
-		URL: c.URL, Cluster: c.Cluster, Name: "pitcrew-pilot/" + c.Node, Creds: c.Creds, Token: string(c.Token), Replicas: c.Replicas,
+		URL: c.URL, Cluster: c.Cluster, Name: "pitcrew-pilot/" + c.Node, Creds: c.Creds, Token: string(c.Token), TokenFile: c.TokenFile, Replicas: c.Replicas,
 		Logger: slog.New(zapHandler{log: log}),
 	})
 	if err != nil {

@@ -28,12 +28,13 @@ const (
 
 // Config of the extension.
 type Config struct {
-	URL      string              `mapstructure:"url"`     // of NATS
-	Cluster  string              `mapstructure:"cluster"` // name of the Kubernetes cluster
-	Node     string              `mapstructure:"node"`    // the gateway's own name, for the connection's
-	Creds    string              `mapstructure:"creds"`   // path of a NATS credentials file
-	Token    configopaque.String `mapstructure:"token"`
-	Replicas int                 `mapstructure:"replicas"` // of streams and buckets that this extension has to make
+	URL       string              `mapstructure:"url"`     // of NATS
+	Cluster   string              `mapstructure:"cluster"` // name of the Kubernetes cluster
+	Node      string              `mapstructure:"node"`    // the gateway's own name, for the connection's
+	Creds     string              `mapstructure:"creds"`   // path of a NATS credentials file
+	Token     configopaque.String `mapstructure:"token"`
+	TokenFile string              `mapstructure:"token_file"` // path of a service account token for NATS
+	Replicas  int                 `mapstructure:"replicas"`   // of streams and buckets that this extension has to make
 }
 
 // Validate reports all faults at once.
@@ -88,7 +89,7 @@ type gateway struct {
 // Start implements component.Component. It does not wait for NATS.
 func (g *gateway) Start(context.Context, component.Host) error {
 	b, err := bus.Connect(bus.Options{
-		URL: g.cfg.URL, Cluster: g.cfg.Cluster, Name: "pitcrew-statements/" + g.cfg.Node, Creds: g.cfg.Creds, Token: string(g.cfg.Token), Replicas: g.cfg.Replicas,
+		URL: g.cfg.URL, Cluster: g.cfg.Cluster, Name: "pitcrew-statements/" + g.cfg.Node, Creds: g.cfg.Creds, Token: string(g.cfg.Token), TokenFile: g.cfg.TokenFile, Replicas: g.cfg.Replicas,
 	})
 	if err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 
 // Flags name the bus and the form of output.
 type Flags struct {
-	url, cluster, creds, output string
-	wait                        time.Duration
+	url, cluster, creds, tokenFile, output string
+	wait                                   time.Duration
 }
 
 // Register adds the flags. Each has an environment variable as its default.
@@ -23,6 +23,7 @@ func (f *Flags) Register(p *pflag.FlagSet) {
 	p.StringVar(&f.url, "nats", envOr("PITCREW_NATS", bus.DefaultURL), "address of NATS (PITCREW_NATS)")
 	p.StringVar(&f.cluster, "cluster", envOr("PITCREW_CLUSTER", bus.DefaultCluster), "name of the cluster (PITCREW_CLUSTER)")
 	p.StringVar(&f.creds, "creds", os.Getenv("PITCREW_NATS_CREDS"), "NATS credentials file (PITCREW_NATS_CREDS)")
+	p.StringVar(&f.tokenFile, "token-file", os.Getenv("PITCREW_NATS_TOKEN_FILE"), "file of a service account's token for NATS (PITCREW_NATS_TOKEN_FILE)")
 	p.StringVarP(&f.output, "output", "o", "text", "text or json")
 	p.DurationVar(&f.wait, "wait", 5*time.Second, "how long to wait for NATS, or for an answer")
 }
@@ -45,7 +46,7 @@ func (f *Flags) Open(ctx context.Context, do func(context.Context, *bus.Bus) err
 	if f.output != "text" && f.output != "json" {
 		return fmt.Errorf("unknown output %q; text or json", f.output)
 	}
-	b, err := bus.Connect(bus.Options{URL: f.url, Cluster: f.cluster, Creds: f.creds, Name: "pitcrew-cli"})
+	b, err := bus.Connect(bus.Options{URL: f.url, Cluster: f.cluster, Creds: f.creds, TokenFile: f.tokenFile, Name: "pitcrew-cli"})
 	if err != nil {
 		return err
 	}
