@@ -99,7 +99,7 @@ type Landing struct {
 
 // ReadBack reads a replacement live and sends it away, by its UID, if it slipped past the reservation onto a node that is not equivalent
 // either. A pod that is not bound yet but unstamped may still land anywhere, so it is sent away as well. equivalent judges a node other
-// than the reserved one.
+// than the reserved one. o.Intent is called once, right before it is sent away.
 func (c *Cluster) ReadBack(ctx context.Context, m Member, reserved string, equivalent func(node string) bool, o ReplaceOptions) (Landing, error) {
 	pod, err := c.getPod(ctx, m.Namespace, m.Pod)
 	switch {
@@ -115,11 +115,26 @@ func (c *Cluster) ReadBack(ctx context.Context, m Member, reserved string, equiv
 	if l.Reserved || (l.Node != "" && equivalent(l.Node)) {
 		return l, nil
 	}
+	o.Intent = once(o.Intent)
 	_, err = c.ReplacePod(ctx, m, o)
-	l.Sent = err == nil
 	if errors.Is(err, ErrBudget) { // a budget protects a pod that does its work; this one must not begin
-		err = c.DeleteByUID(ctx, m, o.Incident, o.GraceSeconds)
-		l.Sent = err == nil
+		if err = o.Intent(ctx); err == nil {
+			err = c.DeleteByUID(ctx, m, o.Incident, o.GraceSeconds)
+		}
 	}
+	l.Sent = err == nil
 	return l, err
+}
+
+// once calls f until it has succeeded.
+func once(f func(context.Context) error) func(context.Context) error {
+	done := f == nil
+	return func(ctx context.Context) error {
+		if done {
+			return nil
+		}
+		err := f(ctx)
+		done = err == nil
+		return err
+	}
 }

@@ -10,12 +10,15 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 )
 
 var crashed = map[string]func(*stage){
-	"launcher": func(*stage) {},
-	"recreate": func(s *stage) { s.gangs["job-train"].Launcher = false },
+	"launcher":           func(*stage) {},
+	"recreate":           func(s *stage) { s.gangs["job-train"].Launcher = false },
+	"a stray":            func(s *stage) { s.slip(1, true) },
+	"a stray, recreated": func(s *stage) { s.gangs["job-train"].Launcher = false; s.slip(1, true) },
 	"held back at first": func(s *stage) {
 		lifted := time.Now().Add(10 * time.Second)
 		s.guards(func(Facts) guard.Verdict {
@@ -131,26 +134,73 @@ func TestAFaultThatJoinedBeforeTheCrashIsPlannedForAfterIt(t *testing.T) {
 	})
 }
 
-func TestASuspendedGangIsResumedAfterACrash(t *testing.T) {
+func TestAGangThatTheIncidentSuspendedIsResumedWhateverHappensInBetween(t *testing.T) {
+	for name, happens := range map[string]func(*stage){
+		"nothing": func(*stage) {},
+		"a crash": func(s *stage) { s.stop(); s.start() },
+		"a second fault": func(s *stage) {
+			ev := at("gpu/row-remap", "n2")
+			ev.Data.Target.Job = &s.gangs["job-train"].Job
+			s.says(ev)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on(t, func(s *stage) {
+				g := s.gangs["job-train"]
+				g.Launcher = false
+				s.resumeErr = func() error { return cluster.ErrRetry }
+				s.says(at("gpu/row-remap", "n1"))
+				s.until(time.Minute, "suspended", func(Incident) bool { return s.count("suspend") == 1 })
+				time.Sleep(10 * time.Second)
+				happens(s)
+				time.Sleep(10 * time.Second)
+				s.mu.Lock()
+				s.resumeErr = nil
+				s.mu.Unlock()
+				s.closes(2*time.Minute, Recovered)
+				if g.Suspended {
+					t.Error("left suspended")
+				}
+			})
+		})
+	}
+}
+
+func TestAGangIsResumedBeforeAPersonIsAskedAboutASecondFault(t *testing.T) {
+	on(t, func(s *stage) {
+		g, asks := s.gangs["job-train"], s.plans["xid/79"]
+		asks.NeedsApproval, g.Launcher = true, false
+		s.plans["xid/79"] = asks
+		s.resumeErr = func() error { return cluster.ErrRetry }
+		s.says(at("gpu/row-remap", "n1"))
+		s.until(time.Minute, "suspended", func(Incident) bool { return s.count("suspend") == 1 })
+		ev := at("xid/79", "n2")
+		ev.Data.Target.Job = &g.Job
+		s.says(ev)
+		time.Sleep(10 * time.Second)
+		s.mu.Lock()
+		s.resumeErr = nil
+		s.mu.Unlock()
+		i := s.until(time.Minute, "asking", func(i Incident) bool { return i.NeedsPerson() })
+		if g.Suspended || i.Suspended {
+			t.Errorf("suspended while it asks: %s", i.Waiting)
+		}
+	})
+}
+
+func TestAGangThatAPersonSuspendsWhileItsPodsAreMadeAnewIsNotResumed(t *testing.T) {
 	on(t, func(s *stage) {
 		g := s.gangs["job-train"]
 		g.Launcher = false
+		s.bindsIn = time.Hour
 		s.says(at("gpu/row-remap", "n1"))
-		s.reaches(time.Minute, Placed)
-		s.stop()
-		for key, have := range s.incidents.values {
-			have.v.Moves = allMoves(have.v.Moves, &g.Gang)
-			have.v.State = Placed
-			s.incidents.values[key] = have
-		}
-		g.Suspended = true // and its pods are gone
-		for k := range g.Members {
-			s.remake(g, k)
-		}
-		s.start()
-		s.closes(time.Minute, Recovered)
-		if g.Suspended {
-			t.Error("left suspended")
+		s.until(time.Minute, "resumed", func(i Incident) bool { return s.count("resume") == 1 && !i.Suspended })
+		s.mu.Lock()
+		g.Suspended = true
+		s.mu.Unlock()
+		s.closes(5*time.Minute, Gone)
+		if !g.Suspended || s.count("resume") != 1 {
+			t.Errorf("did %q", s.did)
 		}
 	})
 }

@@ -67,7 +67,7 @@ func (d *driver) run(ctx context.Context) error {
 }
 
 func (d *driver) step(ctx context.Context, i Incident) error {
-	if i.Replan && order[i.State] > order[Correlated] {
+	if i.Replan && order[i.State] > order[Correlated] && !i.Suspended { // a job is not left suspended: the step that did it resumes it first
 		d.letGo(ctx, i)
 		return d.change(ctx, func(i *Incident) {
 			i.Approval = "" // whoever said yes said it to another plan

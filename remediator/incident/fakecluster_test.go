@@ -62,7 +62,7 @@ func (w *world) Nodes(without ...string) (out []placement.Node) {
 	defer w.mu.Unlock()
 	for _, name := range w.names() {
 		n := w.nodes[name]
-		p := placement.Node{Name: name, Ready: true, Unschedulable: n.quarantined != "", Free: map[string]int64{"gpu": 1}}
+		p := placement.Node{Name: name, Ready: true, Labels: map[string]string{"nvidia.com/gpu.product": n.product}, Unschedulable: n.quarantined != "", Free: map[string]int64{"gpu": 1}}
 		if n.quarantined != "" {
 			p.Taints = append(p.Taints, placement.Taint{Key: placement.QuarantineTaint, Value: n.quarantined, Effect: "NoSchedule"})
 		}
@@ -187,21 +187,39 @@ func (w *world) ReplacePod(_ context.Context, m cluster.Member, o cluster.Replac
 func (w *world) remake(g *gang, k int) {
 	m := w.pod(g, g.Members[k].Index, "")
 	m.Phase, m.PodIP = "Pending", ""
-	if w.steered { // stamped when it is made
-		m.SentTo = w.reserved[fmt.Sprintf("%s/%d", g.Job.UID, m.Index)]
+	switch to := w.reserved[fmt.Sprintf("%s/%d", g.Job.UID, m.Index)]; {
+	case to != "" && w.slips > 0:
+		w.slips--
+		g.slipped[m.PodUID] = w.slipsTo
+	case w.steered: // stamped when it is made
+		m.SentTo = to
 	}
 	g.Members[k], g.bound[m.PodUID] = m, time.Now().Add(w.bindsIn)
 }
 
-func (w *world) RecreateGang(_ context.Context, meant cluster.Gang, _ cluster.RecreateOptions) (cluster.Recreation, error) {
+func (w *world) RecreateGang(ctx context.Context, meant cluster.Gang, o cluster.RecreateOptions) (cluster.Recreation, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.recreateErr != nil {
 		return cluster.Recreation{}, w.recreateErr
 	}
-	g := w.gangs[meant.Job.UID]
+	g, way := w.gangs[meant.Job.UID], cluster.BySuspend
+	if o.FastReplace && !g.Suspended {
+		way = cluster.ByFastReplace
+	}
+	var err error
+	if w.apart(func() { err = o.Intent(ctx, way) }); err != nil {
+		return cluster.Recreation{}, err
+	}
+	if way == cluster.BySuspend && !g.Suspended {
+		g.Suspended = true
+		w.wrotes("suspend", true)
+	}
+	if w.resumeErr != nil && g.Suspended {
+		return cluster.Recreation{}, w.resumeErr()
+	}
 	delete(w.holding, g.Job.UID)
-	g.began, g.dead, g.Suspended = time.Now().Add(w.bindsIn), map[int]bool{}, false
+	g.began, g.dead = time.Now().Add(w.bindsIn), map[int]bool{}
 	for _, m := range meant.Members {
 		for k, have := range g.Members {
 			if have.PodUID == m.PodUID {
@@ -210,12 +228,35 @@ func (w *world) RecreateGang(_ context.Context, meant cluster.Gang, _ cluster.Re
 			}
 		}
 	}
+	if way == cluster.BySuspend {
+		g.Suspended = false
+		w.wrotes("resume", true)
+	}
 	return cluster.Recreation{}, nil
 }
 
-func (w *world) DeleteByUID(ctx context.Context, m cluster.Member, incident string, _ int64) error {
-	_, err := w.ReplacePod(ctx, m, cluster.ReplaceOptions{Incident: incident})
-	return err
+func (w *world) ReadBack(ctx context.Context, m cluster.Member, reserved string, equivalent func(string) bool, o cluster.ReplaceOptions) (cluster.Landing, error) {
+	w.mu.Lock()
+	var now *cluster.Member
+	for _, g := range w.gangs {
+		for _, have := range g.Members {
+			if have.PodUID == m.PodUID {
+				now = &have
+			}
+		}
+	}
+	w.mu.Unlock()
+	switch {
+	case now == nil:
+		return cluster.Landing{}, cluster.ErrNotFound
+	case now.Node == reserved, now.Node == "" && now.SentTo == reserved, now.Node != "" && equivalent(now.Node):
+		return cluster.Landing{Node: now.Node}, nil
+	}
+	if err := o.Intent(ctx); err != nil {
+		return cluster.Landing{}, err
+	}
+	_, err := w.ReplacePod(ctx, m, o)
+	return cluster.Landing{Node: now.Node, Sent: err == nil}, err
 }
 
 func (w *world) ProbeKubelet(_ context.Context, name string) error {

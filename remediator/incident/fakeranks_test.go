@@ -19,6 +19,9 @@ func (w *world) Save(ctx context.Context, q checkpoint.Request) (bus.Save, error
 		return bus.Save{}, w.saveErr
 	}
 	g := w.of(q.Members)
+	if g == nil {
+		return bus.Save{}, checkpoint.ErrImpossible
+	}
 	s, again := w.saves[q.ID]
 	if holds := w.holding[g.Job.UID]; holds != "" && holds != q.ID {
 		return bus.Save{}, errors.New("rank 0 refused: nack busy")

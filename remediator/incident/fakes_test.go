@@ -44,13 +44,17 @@ type world struct {
 	stands      map[string]Standing // by signal and node
 	steered     bool                // replacements go where they are reserved
 	bindsIn     time.Duration       // from eviction to a node
+	slips       int                 // replacements that are not stamped though the API server steers
+	slipsTo     string              // the node where they come down
 	recreateErr error
+	resumeErr   func() error // of a gang that is suspended by now
 	asked       int          // whether a pod may be evicted
 	budget      func() error // what a PodDisruptionBudget says to an eviction
 	mute        bool         // no rank carries the hook
 }
 
 type node struct {
+	product     string // of its GPUs
 	quarantined string
 	gone        bool
 }
@@ -63,6 +67,7 @@ type gang struct {
 	dead    map[int]bool // ranks of the present attempt that ended
 	deleted bool
 	bound   map[string]time.Time // by pod UID: when it will get its node
+	slipped map[string]string    // by pod UID: where one comes down that was not stamped
 }
 
 const nproc = 2
@@ -85,7 +90,7 @@ func newWorld(t *testing.T) *world {
 
 // gang starts a job with one pod a node, run by the launcher.
 func (w *world) gang(name string, on ...string) *gang {
-	g := &gang{attempt: 0, began: time.Now().Add(-time.Minute), dead: map[int]bool{}, bound: map[string]time.Time{}}
+	g := &gang{attempt: 0, began: time.Now().Add(-time.Minute), dead: map[int]bool{}, bound: map[string]time.Time{}, slipped: map[string]string{}}
 	g.Gang = cluster.Gang{Job: event.Job{APIVersion: "batch/v1", Kind: "Job", Namespace: "ml", Name: name, UID: "job-" + name}, Kind: cluster.KindIndexedJob,
 		Launcher: true, Size: len(on), OptIn: true}
 	for k, n := range on {
@@ -98,7 +103,7 @@ func (w *world) gang(name string, on ...string) *gang {
 func (w *world) pod(g *gang, index int, on string) cluster.Member {
 	w.kept++
 	uid := fmt.Sprintf("%s-%d-%d", g.Job.Name, index, w.kept)
-	return cluster.Member{Index: index, CompletionIndex: index, Namespace: "ml", Pod: "pod-" + uid, PodUID: uid, Node: on, Phase: "Running", PodIP: "10.0.0." + fmt.Sprint(w.kept),
+	return cluster.Member{Index: index, CompletionIndex: index, Namespace: "ml", Pod: "pod-" + uid, PodUID: uid, Node: on, Phase: "Running", Created: time.Now(), PodIP: "10.0.0." + fmt.Sprint(w.kept),
 		OwnerUID: g.Job.UID, Requests: map[string]int64{"gpu": 1}}
 }
 
@@ -139,6 +144,9 @@ func (w *world) settle(g *gang) {
 			continue
 		}
 		on := m.SentTo
+		if on == "" {
+			on = g.slipped[m.PodUID]
+		}
 		if on == "" {
 			on = w.anywhere(g)
 		}

@@ -39,7 +39,7 @@ func TestWithoutALauncherEveryPodIsReplacedOnce(t *testing.T) {
 		s.gangs["job-train"].Launcher = false
 		s.says(at("gpu/row-remap", "n1"))
 		i := s.closes(time.Minute, Recovered)
-		s.wantDid("cordon n1", "save "+i.ID+"-1", "reserve n3", "recreate train-0-1", "recreate train-1-2", "release")
+		s.wantDid("cordon n1", "save "+i.ID+"-1", "reserve n3", "suspend", "recreate train-0-1", "recreate train-1-2", "resume", "release")
 		if len(s.attempts.values) != 0 {
 			t.Errorf("attempts %+v", s.attempts.values)
 		}

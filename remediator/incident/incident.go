@@ -179,6 +179,8 @@ type Incident struct {
 	Checkpoint  *Checkpoint `json:"checkpoint,omitempty"`
 	MaxStep     int64       `json:"max_step"` // furthest step any rank had completed
 	Moves       []Move      `json:"moves,omitempty"`
+	Strays      []string    `json:"strays,omitempty"`    // pods sent away, by UID, since they had slipped past their reservation
+	Suspended   bool        `json:"suspended,omitempty"` // this incident suspends its job, and has not resumed it yet
 	ResumedStep *int64      `json:"resumed_step,omitempty"`
 	LostSteps   *int64      `json:"lost_steps,omitempty"`
 	FirstStep   *time.Time  `json:"first_step,omitempty"` // when the last rank had stepped past the checkpoint

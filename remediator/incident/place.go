@@ -29,9 +29,9 @@ func (d *driver) waitForNode(ctx context.Context) (bool, error) {
 	return err == nil && d.now.Load().Open(), err
 }
 
-// preview chooses nodes without reserving them: for each pod on a faulty node, and for each whose replacement is on its way, from an
-// earlier round, to a node that will not do any more. One that is on its way to a good node stays so, and a node that was chosen before
-// is chosen again while it will do.
+// preview chooses nodes without reserving them: for each pod on a faulty node, for each whose replacement is on its way, from an earlier
+// round, to a node that will not do any more, and for each whose replacement slipped past its reservation to such a node. One that is on
+// its way to a good node stays so, and a node that was chosen before is chosen again while it will do.
 func (d *driver) preview(g *cluster.Gang, p *Plan, i Incident) []Move {
 	if g == nil || !p.Restart {
 		return nil
@@ -46,9 +46,9 @@ func (d *driver) preview(g *cluster.Gang, p *Plan, i Incident) []Move {
 			if p.Cordon {
 				open = append(open, Move{Index: index, OldPod: m.Pod, OldUID: m.PodUID, From: m.Node, To: last.To})
 			}
-		case onItsWay && m.PodUID != last.OldUID && (m.PodUID == "" || d.willDo(g, m, p, i, faulty, last)):
+		case onItsWay && m.PodUID != last.OldUID && (m.PodUID == "" || m.SentTo == last.To && d.willDo(g, m, p, i, last, last.To)):
 			moves = append(moves, last)
-		case onItsWay:
+		case onItsWay, moved && last.To != "" && m.Node != last.To && m.Node != last.From && !d.willDo(g, m, p, i, last, m.Node):
 			open = append(open, Move{Index: index, OldPod: m.Pod, OldUID: m.PodUID, From: last.From, To: last.To})
 		}
 	}
@@ -74,10 +74,10 @@ func (i *Incident) inTheMaking(g *cluster.Gang) bool {
 	})
 }
 
-// willDo reports whether the node that a replacement is sent to is still one that would be chosen for it.
-func (d *driver) willDo(g *cluster.Gang, m cluster.Member, p *Plan, i Incident, faulty []string, last Move) bool {
-	mv := Move{Index: m.Index, OldUID: m.PodUID, From: last.From}
-	return candidate(d.choose(g, p, i, faulty, nil, mv), last.To) != nil
+// willDo reports whether a node is one that would be chosen now for a replacement, which takes up no room against itself.
+func (d *driver) willDo(g *cluster.Gang, m cluster.Member, p *Plan, i Incident, mv Move, node string) bool {
+	mv.OldUID = m.PodUID
+	return candidate(d.choose(g, p, i, i.FaultyNodes(), nil, mv), node) != nil
 }
 
 func (d *driver) choose(g *cluster.Gang, p *Plan, i Incident, faulty []string, taken []Move, mv Move) placement.Decision {
@@ -196,7 +196,7 @@ func (d *driver) place(ctx context.Context) error {
 		d.letGo(ctx, i)
 		return d.again(ctx, waitNode, 0)
 	}
-	text, err := d.reserve(ctx, g, i, moves)
+	moves, text, err := d.reserve(ctx, g, i, moves)
 	if err != nil {
 		return err
 	}
@@ -205,9 +205,9 @@ func (d *driver) place(ctx context.Context) error {
 
 // reserve promises the nodes to the replacements. Where the API server steers nobody, a reservation would only keep the replacement
 // away too: then the scheduler chooses, and cordons alone keep it off bad nodes.
-func (d *driver) reserve(ctx context.Context, g *cluster.Gang, i Incident, moves []Move) (string, error) {
+func (d *driver) reserve(ctx context.Context, g *cluster.Gang, i Incident, moves []Move) ([]Move, string, error) {
 	if len(moves) == 0 {
-		return "same nodes", nil
+		return nil, "same nodes", nil
 	}
 	var made []cluster.Reservation
 	var text []string
@@ -218,7 +218,7 @@ func (d *driver) reserve(ctx context.Context, g *cluster.Gang, i Incident, moves
 		}
 		r := reservation(g, i.ID, m)
 		if err := d.e.Cluster.Reserve(ctx, r); err != nil {
-			return "", err
+			return nil, "", err
 		}
 		made = append(made, r)
 	}
@@ -228,20 +228,24 @@ func (d *driver) reserve(ctx context.Context, g *cluster.Gang, i Incident, moves
 		err := d.e.Cluster.WaitReservationSeen(wait, r)
 		switch {
 		case ctx.Err() != nil:
-			return "", ctx.Err()
+			return nil, "", ctx.Err()
 		case errors.Is(err, cluster.ErrNoPolicy):
 			if err := d.e.Cluster.Release(ctx, i.ID); err != nil {
-				return "", err
+				return nil, "", err
 			}
 			for k := range moves {
 				moves[k].To = ""
 			}
-			return "the scheduler's choice: replacements are not steered on this cluster", nil
+			moves = slices.DeleteFunc(moves, func(m Move) bool { // the next one would come down anywhere as well
+				node := g.Member(m.Index).Node
+				return node != "" && node != m.From
+			})
+			return moves, "the scheduler's choice: replacements are not steered on this cluster", nil
 		case err != nil:
-			return "", err
+			return nil, "", err
 		}
 	}
-	return strings.Join(text, ", "), nil
+	return moves, strings.Join(text, ", "), nil
 }
 
 // reservation promises a node to the pod that will stand for a member. A JobSet may make its Jobs anew, so there its UID names the owner.

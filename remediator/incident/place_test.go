@@ -78,7 +78,7 @@ func TestAReplacementThatWasSentToANodeThatIsFaultyByNowIsMadeAnew(t *testing.T)
 			on(t, func(s *stage) {
 				s.gangs["job-train"].Launcher = launcher
 				s.e.Stepped = func(i *Incident) {
-					if i.State != Placed || i.Round > 2 {
+					if i.State != Placed || i.Round > 2 || len(i.Strays) > 0 {
 						return
 					}
 					if i.Round == 1 {

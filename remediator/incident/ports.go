@@ -32,7 +32,7 @@ type Cluster interface {
 	MayRecreate(ctx context.Context, g cluster.Gang, o cluster.RecreateOptions) error
 	ReplacePod(ctx context.Context, m cluster.Member, o cluster.ReplaceOptions) (cluster.Outcome, error)
 	RecreateGang(ctx context.Context, g cluster.Gang, o cluster.RecreateOptions) (cluster.Recreation, error)
-	DeleteByUID(ctx context.Context, m cluster.Member, incident string, graceSeconds int64) error
+	ReadBack(ctx context.Context, m cluster.Member, reserved string, equivalent func(node string) bool, o cluster.ReplaceOptions) (cluster.Landing, error)
 	ProbeKubelet(ctx context.Context, node string) error
 }
 

@@ -24,6 +24,7 @@ func (d *driver) snapshot() Incident {
 	i := *d.now.Load()
 	i.Faults, i.Joined, i.Notes = slices.Clone(i.Faults), slices.Clone(i.Joined), slices.Clone(i.Notes)
 	i.Moves, i.Writes, i.Cordons, i.Guards = slices.Clone(i.Moves), slices.Clone(i.Writes), slices.Clone(i.Cordons), slices.Clone(i.Guards)
+	i.Strays = slices.Clone(i.Strays)
 	return i
 }
 

@@ -137,6 +137,9 @@ func (d *driver) replace(ctx context.Context, i Incident, attempt int) error {
 		if err := d.remove(ctx, g, i); err != nil {
 			return false, err
 		}
+		if sent, err := d.readBack(ctx, g, i); sent || err != nil {
+			return false, err
+		}
 		return d.seat(ctx, g, i, attempt)
 	})
 }
@@ -195,17 +198,11 @@ func (d *driver) seat(ctx context.Context, g *cluster.Gang, i Incident, attempt 
 	changed, full := false, true
 	for k, place := range a.Members {
 		m := g.Member(place.NodeRank)
-		mv, moved := i.move(place.NodeRank)
 		if !seatable(m, i) {
-			if full = false; moved {
-				d.resend(ctx, m, mv, i)
-			}
+			full = false
 			continue
 		}
 		if place.PodUID != m.PodUID {
-			if moved && mv.To != "" && m.Node != mv.To && d.strayed(ctx, m, m.Node, mv, i) {
-				return false, nil
-			}
 			if place.NodeRank == 0 && a.MasterAddr != "" { // the others have gone to meet the one that was there
 				return false, fmt.Errorf("%w: the pod of node rank 0 was replaced by %s", errBroken, m.Pod)
 			}
@@ -222,40 +219,9 @@ func (d *driver) seat(ctx context.Context, g *cluster.Gang, i Incident, attempt 
 		case err != nil:
 			return false, err
 		}
-		if err := d.change(ctx, func(i *Incident) { seatMoves(i, g) }); err != nil {
+		if err := d.change(ctx, func(i *Incident) { seatMoves(i, g, d.e.Now()) }); err != nil {
 			return false, err
 		}
 	}
 	return full && a.MasterAddr != "", nil
-}
-
-func seatMoves(i *Incident, g *cluster.Gang) {
-	for k, mv := range i.Moves {
-		if m := g.Member(mv.Index); m.PodUID != "" && m.PodUID != mv.OldUID {
-			i.Moves[k].NewPod, i.Moves[k].NewUID = m.Pod, m.PodUID
-			if m.Node != "" { // where it is, be it the scheduler's choice
-				i.Moves[k].To = m.Node
-			}
-		}
-	}
-}
-
-// resend deletes a replacement that was made, and stamped, before its reservation was moved: it would wait for its first node for ever.
-func (d *driver) resend(ctx context.Context, m cluster.Member, mv Move, i Incident) {
-	if m.PodUID != "" && m.PodUID != mv.OldUID && !m.Deleting && m.SentTo != "" && mv.To != "" && m.SentTo != mv.To {
-		d.strayed(ctx, m, m.SentTo, mv, i)
-	}
-}
-
-// strayed deletes a replacement that is on, or can only go to, a node that would not have done as well as the reserved one.
-func (d *driver) strayed(ctx context.Context, m cluster.Member, node string, mv Move, i Incident) bool {
-	if mv.Decision != nil && candidate(*mv.Decision, node) != nil {
-		d.log.Info("replacement is not for its reserved node but for one as good", "pod", m.Pod, "node", node)
-		return false
-	}
-	d.log.Warn("replacement is not for its reserved node; deleting it", "pod", m.Pod, "node", node)
-	if err := d.e.Cluster.DeleteByUID(ctx, m, i.ID, 0); err != nil {
-		d.log.Warn("delete a stray replacement", "error", err)
-	}
-	return true
 }

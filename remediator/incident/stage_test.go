@@ -99,9 +99,7 @@ func (s *stage) until(limit time.Duration, what string, want func(Incident) bool
 			return i
 		}
 		if time.Now().After(end) {
-			var b strings.Builder
-			i.Write(&b)
-			s.t.Fatalf("not %s after %s; did %q\n%s", what, limit, s.did, b.String())
+			s.t.Fatalf("not %s after %s; did %q\n%s", what, limit, s.did, i.story())
 		}
 	}
 }
@@ -110,7 +108,7 @@ func (s *stage) closes(limit time.Duration, o Outcome) Incident {
 	s.t.Helper()
 	i := s.until(limit, "closed", func(i Incident) bool { return !i.Open() })
 	if i.Outcome != o {
-		s.t.Fatalf("closed as %s (%s), want %s", i.Outcome, i.Reason, o)
+		s.t.Fatalf("closed as %s (%s), want %s; did %q\n%s", i.Outcome, i.Reason, o, s.did, i.story())
 	}
 	s.wantTidy()
 	return i
@@ -165,4 +163,11 @@ func (s *stage) wantDid(want ...string) {
 	if !slices.Equal(got, want) {
 		s.t.Errorf("did %q\nwant %q", got, want)
 	}
+}
+
+// story is what a person reads of the incident.
+func (i Incident) story() string {
+	var b strings.Builder
+	i.Write(&b)
+	return b.String()
 }
