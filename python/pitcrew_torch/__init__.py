@@ -36,7 +36,7 @@ def attach(
     *,
     checkpoint_dir=None,
     checkpoint_every=None,
-    strategy="ddp",
+    strategy=None,
     extra=None,
     any_world_size=None,
     keep=3,
@@ -51,10 +51,12 @@ def attach(
 
     save_fn(ctx), load_fn(ctx): write and read a checkpoint; see SaveContext and LoadContext. Every rank is called at
         the same step, so they may be collective (FSDP, torch.distributed.checkpoint). Without them, and with strategy
-        "ddp", the model, the optimizer, `extra` and the random number generators are saved.
+        "ddp", the model, the optimizer, `extra` and the random number generators are saved; not where a rank has only
+        its part of the model or the optimizer.
     checkpoint_dir: seen by all ranks and by the replacement of any node. Without it there are no checkpoints.
     checkpoint_every: steps between periodic checkpoints; None for none.
-    strategy: "ddp", "hsdp", "fsdp" or "custom": told to Pitcrew; only "ddp" has a default save_fn.
+    strategy: "ddp", "hsdp", "fsdp" or "custom": told to Pitcrew; only "ddp" has a default save_fn. Default: "fsdp"
+        where FSDP has the model or parameters are DTensors with parts elsewhere, else "ddp".
     extra: {name: object with state_dict and load_state_dict}, e.g. a learning rate scheduler; for the default save_fn.
     any_world_size: whether load_fn can read a checkpoint of another number of ranks (default: the default load_fn can).
     keep: complete checkpoints to keep; older ones are deleted.
@@ -96,7 +98,9 @@ def _make(
     from . import chooser, torchstate
     from .hook import Hook
 
-    default = save_fn is None and load_fn is None and strategy == "ddp"
+    parted = torchstate.parted(model, optimizer)
+    strategy = strategy or ("fsdp" if parted else "ddp")
+    default = save_fn is None and load_fn is None and strategy == "ddp" and not parted
     if default:
         state = torchstate.DataParallelState(model, optimizer, extra)
         save_fn, load_fn = state.save, state.load
@@ -127,6 +131,8 @@ def _make(
         role=os.environ.get("PITCREW_ROLE") or torchstate.pipeline_stage(model) if role is None else role,
         workload=workload,
     )
+    if parted and checkpoint_dir and not hook.can_save:
+        hook.trouble("no checkpoints without save_fn and load_fn: %s, of which this rank has only its part" % parted)
     hook.ring.set("flops_per_step", float(flops_per_step or 0.0))
     hook.ring.set("peak_flops", float(peak_flops or peak))
     if index is not None:
@@ -165,6 +171,7 @@ def _count(hook, optimizer, step_on):
 
 
 def _measure(hook, model, optimizer, phases):
+    from . import torchstate
     from .phases import Phases
 
     steps = hook.steps
@@ -176,7 +183,11 @@ def _measure(hook, model, optimizer, phases):
         probes.follow_data_loaders()
         if model is not None:
             probes.follow_forward(model)
-        probes.follow_backward(model.parameters() if model is not None and hook.world_size > 1 else ())
+        several = model is not None and hook.world_size > 1
+        fsdp = several and torchstate.by_fsdp(model)
+        probes.follow_backward(model.parameters() if several and not fsdp else ())
+        if fsdp and steps.device is None:
+            probes.follow_collectives()
     steps.probes = probes
 
 

@@ -4,9 +4,8 @@ Promises: what is measured here changes nothing that is computed; in a step that
 and none ever synchronises a device; copies and pickles of a model do not carry the probes; `detach` takes them away.
 
 The probes: hooks of the root module only; torch.autograd.backward, which every `loss.backward()` calls; the optimizer's
-step hooks (torch 1.13 has none: its method is wrapped); the data loader's `__next__`; and the gradient of one
-parameter, the last to get its gradient in a backward pass, as the first pass shows: from then until backward returns,
-this rank only waits for the others.
+step hooks (torch 1.13 has none: its method is wrapped); the data loader's `__next__`; and of the wait for other ranks
+what `comm` says.
 """
 
 import contextlib
@@ -16,19 +15,10 @@ import types
 
 import torch
 
+from .comm import Collectives, LastGradient, is_compiling
 from .pace import Pace
 from .ring import BACKWARD, COMM, DATA, FORWARD, OPTIMIZER
 from .switches import HookSwitch, Wrapper
-
-try:
-    from torch.compiler import is_compiling  # torch >= 2.1: folded to a constant while a graph is traced
-except ImportError:
-
-    def is_compiling():
-        return False
-
-
-RELEARN = 4  # times the last parameter is looked for again when it got no gradient
 
 _now = time.monotonic_ns
 
@@ -74,6 +64,7 @@ class Phases:
         self._undo = []
         self._thread = threading.get_ident()
         self._inside = False
+        self._collectives = None
         self._last_of_optimizer = None  # the switch of what follows the optimizer, where that is a hook of it
         self.on = True
 
@@ -92,6 +83,8 @@ class Phases:
         the step at whose end to call this again."""
         if self.on:
             self._pace.measured(sequence, now)
+            if self._collectives is not None:
+                self._collectives.unseen = False
         following = self._pace.next(done + 1)
         on = following == done + 1
         if on != self.on:
@@ -169,7 +162,7 @@ class Phases:
     def follow_backward(self, parameters=()):
         """parameters: of a model whose gradients are exchanged while they are computed; () where none are."""
         probe = self._probe
-        last = _LastGradient(list(parameters), probe.gradient, self._switches) if parameters else None
+        last = LastGradient(list(parameters), probe.gradient, self._switches) if parameters else None
 
         def make(inner):
             def backward(*args, **kwargs):
@@ -190,6 +183,14 @@ class Phases:
         self._wrapped(torch.autograd, "backward", make)
         if last is not None:
             self._undo.append(last.forget)
+
+    # ---- the other ranks
+
+    def follow_collectives(self):
+        """Of a model whose ranks meet in torch.distributed's functions, which on a CPU return when the others came."""
+        self._collectives = Collectives(self, self._ns, self._thread)
+        for name, make in self._collectives.wrappers():
+            self._wrapped(torch.distributed, name, make)
 
     # ---- optimizer
 
@@ -284,56 +285,6 @@ def _nothing(*_):
 
 def _idle(optimizer, args, kwargs):
     return None
-
-
-class _LastGradient:
-    """Watches the parameter that is the last to get its gradient. The first backward pass tells which that is."""
-
-    def __init__(self, parameters, seen, switches):
-        self._parameters = parameters
-        self._seen = seen
-        self._switches = switches
-        self._switch = None
-        self._handles = []
-        self._found = False
-        self._last = None
-        self._tries = 1 + RELEARN
-
-    def watching(self):
-        return self._found or self._tries == 0
-
-    def learn(self):
-        self._tries -= 1
-        self.forget()
-        self._last = None
-        for parameter in self._parameters:
-            if parameter.requires_grad:
-                self._handles.append(parameter.register_hook(self._learner(parameter)))
-
-    def _learner(self, parameter):
-        def hook(_):
-            self._last = parameter
-
-        return hook
-
-    def learnt(self, seen):
-        if self._found:
-            if not seen:  # another path through the model: look again
-                self._found = False
-            return
-        self.forget()
-        if self._last is not None:
-            self._found = True
-            self._handles.append(self._last.register_hook(self._seen))
-            self._switch = HookSwitch(self._handles[0], self._seen)
-            self._switches.append(self._switch)
-
-    def forget(self):
-        if self._switch is not None:
-            self._switches.remove(self._switch)
-            self._switch = None
-        while self._handles:
-            self._handles.pop().remove()
 
 
 def _quietly(call, *args):

@@ -33,6 +33,15 @@ _NOTHING = (0,) * 5
 LOOK = 64  # steps, after which measuring is thought of again at the latest
 
 
+def _own(value):
+    """The value as a plain tensor or float where this rank has it: a DTensor's other parts would be fetched from other
+    ranks, and a rank that does not come then ends training for all. None where it has only a part."""
+    placements = getattr(value, "placements", None)
+    if placements is None:
+        return value
+    return value.to_local() if all(placement.is_replicate() for placement in placements) else None
+
+
 def _on_device(value):
     device = getattr(value, "device", None)
     return device is not None and device.type != "cpu"
@@ -180,6 +189,7 @@ class Steps:
             self.tokens = True
             self._ring.flag(FLAG_TOKENS)
         device, probes = self._device, self._probes
+        loss, grad_norm = _own(loss), _own(grad_norm)
         if device is not None and device.measures():
             device.values(_there(loss), _there(grad_norm))
         value, norm = _here(loss), _here(grad_norm)

@@ -61,6 +61,41 @@ def _wrapped(model):
     return isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel))
 
 
+_FSDP = (  # where the versions of torch have them; nothing is imported to look
+    ("torch.distributed.fsdp", "FullyShardedDataParallel"),
+    ("torch.distributed.fsdp", "FSDPModule"),
+    ("torch.distributed._composable.fsdp", "FSDPModule"),  # torch 2.4 and 2.5
+)
+_PARTING = ("deepspeed", "megatron.core.optimizer", "torch.distributed.optim.zero_redundancy_optimizer")
+
+
+def by_fsdp(model):
+    """Whether FSDP, of either kind, has the model or a module of it."""
+    kinds = tuple(getattr(sys.modules.get(module), name, ()) for module, name in _FSDP)
+    return any(isinstance(module, kinds) for module in _all(model, "modules"))
+
+
+def parted(model, optimizer):
+    """What this rank has only a part of, so that one rank's word is no checkpoint; "" for nothing that is known."""
+    if by_fsdp(model):
+        return "a model by FSDP"
+    if any(_parts(p) for p in _all(model, "parameters")):
+        return "a model of DTensors"
+    for kind in (*type(model).__mro__, *type(optimizer).__mro__):
+        if any((kind.__module__ + ".").startswith(module + ".") for module in _PARTING):
+            return kind.__name__
+    return ""
+
+
+def _all(model, name):
+    return getattr(model, name)() if isinstance(model, torch.nn.Module) else ()
+
+
+def _parts(tensor):
+    """Whether it is a DTensor of which other ranks have parts."""
+    return any(not placement.is_replicate() for placement in getattr(tensor, "placements", ()))
+
+
 def _generators(cuda):
     """The random number generators' states, as plain values."""
     version, internal, gauss = random.getstate()

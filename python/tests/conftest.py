@@ -80,6 +80,30 @@ class Job:
             process.wait()
 
 
+def two_ranks(tmp_path, code, **more):
+    """Two processes that run the code as ranks 0 and 1 of a pod, and meet by the file $STORE."""
+    ranks = []
+    for rank in range(2):
+        env = dict(
+            os.environ, PITCREW_DIR=str(tmp_path), PYTHONPATH=str(PYTHON), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo",
+            STORE=str(tmp_path / "store"), RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", **more,
+        )  # fmt: skip
+        argv = [sys.executable, "-c", code]
+        ranks.append(subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    return ranks
+
+
+def outputs(ranks):
+    """What the ranks said, once both have ended well."""
+    try:
+        said = [rank.communicate(timeout=120) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], said
+        return [out for out, _ in said]
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
 @pytest.fixture
 def job(tmp_path, request):
     j = Job(tmp_path)
@@ -111,4 +135,4 @@ def uninterrupted(tmp_path_factory):
         j.end()
 
 
-__all__ = ["TRAINER", "Job", "wait_until"]
+__all__ = ["TRAINER", "Job", "outputs", "two_ranks", "wait_until"]

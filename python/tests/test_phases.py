@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import PYTHON
+from conftest import PYTHON, outputs, two_ranks
 
 START = """
 import os, sys, time, json, copy, pickle, torch, pitcrew_torch as pitcrew
@@ -247,23 +247,13 @@ pitcrew.attach(model, optimizer, step_on="call", phases=1)
 """
 
 
-def two_ranks(tmp_path, body):
-    ranks = []
-    for rank in range(2):
-        env = dict(
-            os.environ, PITCREW_DIR=str(tmp_path), PYTHONPATH=str(PYTHON), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo",
-            STORE=str(tmp_path / "store"), RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2",
-        )  # fmt: skip
-        argv = [sys.executable, "-c", START + DDP + body]
-        ranks.append(subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    outs = [r.communicate(timeout=120) for r in ranks]
-    assert [r.returncode for r in ranks] == [0, 0], outs
-    return [out for out, _ in outs]
+def by_ddp(tmp_path, body):
+    return outputs(two_ranks(tmp_path, START + DDP + body))
 
 
 def test_the_rank_that_others_wait_for_is_the_one_that_waits_least(tmp_path):
     """A synchronous job steps at one pace. Only the wait for gradients tells who holds it up."""
-    outs = two_ranks(
+    outs = by_ddp(
         tmp_path,
         """
 for step in range(12):
@@ -281,7 +271,7 @@ dist.barrier(); show()
 
 
 def test_another_path_through_the_model_is_learnt_again(tmp_path):
-    outs = two_ranks(
+    outs = by_ddp(
         tmp_path,
         """
 for _ in range(3): model(torch.ones(4)).backward(); pitcrew.step()
