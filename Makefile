@@ -22,6 +22,12 @@ gateway: ## the collector with what gateways have beside it: alert rules, and th
 accelerators: ## the collector with the Prometheus receiver, for nodes with other makers' accelerators
 	go build -tags $(TAGS),$(SCRAPE) -ldflags '$(LDFLAGS)' -o bin/pitcrew-accelerators ./cmd/pitcrew-collector
 
+IMAGE   ?= localhost/pitcrew:0.1.0
+BUILDER ?= $(or $(shell command -v buildah podman docker 2>/dev/null | head -1),docker)
+BASE    ?=
+image: build gateway ## the image that deploy/chart runs; IMAGE=registry.example/pitcrew:0.1.0 BUILDER="buildah" BASE=another
+	$(BUILDER) build $(if $(BASE),--build-arg BASE=$(BASE)) $(if $(findstring docker,$(BUILDER)),,--ignorefile deploy/Containerfile.dockerignore) -f deploy/Containerfile -t $(IMAGE) .
+
 bin/libdcgm.so.4: sandbox/libdcgm/*.c sandbox/libdcgm/nvml/*.c sandbox/libdcgm/build.sh go.mod
 	sandbox/libdcgm/build.sh bin
 
