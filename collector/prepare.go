@@ -65,6 +65,11 @@ func Prepare(m Mode) error {
 	if os.Getenv(GatewaysEnv) != "" && os.Getenv(GatewayEnv) == "" {
 		return fmt.Errorf("%s is for a router (pitcrew-gateway router), and this is an agent: it takes the router's or a gateway's address, %s=router:4319", GatewaysEnv, GatewayEnv)
 	}
+	if os.Getenv(ScrapeEnv) != "" {
+		if _, err := addresses(ScrapeEnv, ScrapeEnv+"='[127.0.0.1:8082]'"); err != nil {
+			return err
+		}
+	}
 	return clearSocket(socket())
 }
 

@@ -26,25 +26,35 @@ func routes() error {
 		}
 		return fmt.Errorf("a router needs to know its gateways: set %s, or give a resolver (dns or k8s) by %s; a single gateway needs no router", gatewaysExample, OverlayEnv)
 	}
+	own := cmp.Or(os.Getenv("PITCREW_OTLP"), routerAddress)
+	list, err := addresses(GatewaysEnv, gatewaysExample)
+	if err == nil && slices.Contains(list, own) {
+		err = fmt.Errorf("%s=%q: %s is the router itself; for example %s", GatewaysEnv, named, own, gatewaysExample)
+	}
+	return err
+}
+
+// addresses reads a variable that is a YAML list of host:port. An error says what is wrong with each, and how it is right.
+func addresses(env, example string) (out []string, err error) {
+	named := os.Getenv(env)
 	wrong := func(format string, args ...any) error {
-		return fmt.Errorf("%s=%q: %w; for example %s", GatewaysEnv, named, fmt.Errorf(format, args...), gatewaysExample)
+		return fmt.Errorf("%s=%q: %w; for example %s", env, named, fmt.Errorf(format, args...), example)
 	}
 	value, err := confmap.NewRetrievedFromYAML([]byte(named))
 	if err != nil {
-		return wrong("%w", err)
+		return nil, wrong("%w", err)
 	}
 	raw, err := value.AsRaw()
 	if err != nil {
-		return wrong("%w", err)
+		return nil, wrong("%w", err)
 	}
 	list, ok := raw.([]any)
 	if !ok {
-		return wrong("not a list; a list has brackets")
+		return nil, wrong("not a list; a list has brackets")
 	}
 	if len(list) == 0 {
-		return wrong("no gateway is named")
+		return nil, wrong("none is named")
 	}
-	var seen []string
 	var errs []error
 	for _, v := range list {
 		at, _ := v.(string)
@@ -52,14 +62,12 @@ func routes() error {
 		switch {
 		case err != nil || host == "" || port == "":
 			errs = append(errs, wrong("%v is not host:port", v))
-		case slices.Contains(seen, at):
+		case slices.Contains(out, at):
 			errs = append(errs, wrong("%s is named twice", at))
-		case at == cmp.Or(os.Getenv("PITCREW_OTLP"), routerAddress):
-			errs = append(errs, wrong("%s is the router itself", at))
 		}
-		seen = append(seen, at)
+		out = append(out, at)
 	}
-	return errors.Join(errs...)
+	return out, errors.Join(errs...)
 }
 
 // routerAddress is where a router listens if nothing else is said (config/router.yaml).

@@ -10,7 +10,7 @@ func TestARouterThatWouldRouteNowhereDoesNotStartAndSaysHowItWould(t *testing.T)
 		"":                                 "needs to know its gateways",
 		"gw-0:4317":                        "a list has brackets",
 		"gw-0:4317,gw-1:4317":              "a list has brackets",
-		"[]":                               "no gateway is named",
+		"[]":                               "none is named",
 		"[gw-0]":                           "gw-0 is not host:port",
 		"[':4317']":                        ":4317 is not host:port",
 		"[4317]":                           "4317 is not host:port",
@@ -34,6 +34,16 @@ func TestARouterThatWouldRouteNowhereDoesNotStartAndSaysHowItWould(t *testing.T)
 				t.Errorf("%v, want %q and an example", err, says)
 			}
 		})
+	}
+}
+
+func TestAnAgentThatIsToScrapeNobodyItCanReachSaysSo(t *testing.T) {
+	for list, says := range map[string]string{"127.0.0.1:8082": "a list has brackets", "[npu-exporter]": "npu-exporter is not host:port", "[127.0.0.1:8082, '[::1]:5000']": ""} {
+		surround(t, t.TempDir(), "nats://127.0.0.1:1")
+		t.Setenv(ScrapeEnv, list)
+		if err := Prepare(Agent); (err == nil) != (says == "") || err != nil && (!strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "PITCREW_SCRAPE='[127.0.0.1:8082]'")) {
+			t.Errorf("%s: %v", list, err)
+		}
 	}
 }
 
