@@ -109,7 +109,8 @@ func (k *kubelet) environment(pod *corev1.Pod, c *container, m mounts) ([]string
 		env = append(env, key+"="+value)
 		vars[key] = value
 	}
-	for _, key := range []string{"PATH", "HOME", "LANG", "TMPDIR"} {
+	add("TMPDIR", filepath.Join(k.node.sandbox.dir, scratch))
+	for _, key := range []string{"PATH", "HOME", "LANG"} {
 		if v, ok := os.LookupEnv(key); ok {
 			add(key, v)
 		}

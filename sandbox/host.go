@@ -64,7 +64,7 @@ func (s *Sandbox) StartProcess(node, name string, argv, env []string) error {
 	if err != nil {
 		return err
 	}
-	spec := processSpec{unit: unit, argv: argv, env: append(os.Environ(), env...), dir: dir, log: filepath.Join(s.Logs(), log)}
+	spec := processSpec{unit: unit, argv: argv, env: slices.Concat(os.Environ(), []string{s.tmpdir()}, env), dir: dir, log: filepath.Join(s.Logs(), log)}
 	s.hosted.mu.Lock()
 	defer s.hosted.mu.Unlock()
 	if old := s.hosted.byID[unit]; old != nil && old.running() {

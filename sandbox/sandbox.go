@@ -125,7 +125,7 @@ func Up(ctx context.Context, o Options) (_ *Sandbox, err error) {
 	if err := os.WriteFile(filepath.Join(dir, "id"), []byte(s.procs.id+"\n"), 0o644); err != nil {
 		return nil, err
 	}
-	for _, d := range []string{"logs", "v", "checkpoints"} {
+	for _, d := range []string{"logs", "v", "checkpoints", scratch} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
 		}
@@ -252,6 +252,11 @@ func (s *Sandbox) Stop() error {
 	})
 	return err
 }
+
+// scratch is where everything that runs in the sandbox leaves what it would leave in /tmp: it is killed without a word, and goes with the rest.
+const scratch = "tmp"
+
+func (s *Sandbox) tmpdir() string { return "TMPDIR=" + filepath.Join(s.dir, scratch) }
 
 func (s *Sandbox) Dir() string                  { return s.dir }
 func (s *Sandbox) Logs() string                 { return filepath.Join(s.dir, "logs") }

@@ -141,7 +141,7 @@ func TestNodesAreReadyGPUNodesInTwoRacks(t *testing.T) {
 
 func TestAPodsEnvironmentMountsAndExitReachItsStatus(t *testing.T) {
 	s := sandboxtest.Cluster(t)
-	pod := shellPod("env", "a1", `echo "$POD_UID $NODE_NAME $EXPANDED $0"; echo x >"$SCRATCH/file"; ls "$1"; exit 3`, 0)
+	pod := shellPod("env", "a1", `echo "$POD_UID $NODE_NAME $EXPANDED $0"; mktemp; echo x >"$SCRATCH/file"; ls "$1"; exit 3`, 0)
 	c := &pod.Spec.Containers[0]
 	c.Command = append(c.Command, "zero", "/scratch")
 	c.Env = []corev1.EnvVar{
@@ -157,9 +157,12 @@ func TestAPodsEnvironmentMountsAndExitReachItsStatus(t *testing.T) {
 	if pod.Status.Phase != corev1.PodFailed || term == nil || term.ExitCode != 3 {
 		t.Errorf("want Failed with exit code 3, got %s", describe(pod))
 	}
-	want := string(pod.UID) + " a1 on-a1-$(NODE_NAME)-$(NONE) zero\nfile\n"
-	if got := podLog(t, s, pod); got != want {
-		t.Errorf("the container printed %q, want %q", got, want)
+	lines := strings.Split(podLog(t, s, pod), "\n")
+	if len(lines) != 4 || lines[0] != string(pod.UID)+" a1 on-a1-$(NODE_NAME)-$(NONE) zero" || lines[2] != "file" {
+		t.Fatalf("the container printed %q", lines)
+	}
+	if !strings.HasPrefix(lines[1], s.Dir()+"/tmp/") {
+		t.Errorf("a temporary file is made in %s, and outlives the sandbox", lines[1])
 	}
 	n, _ := s.Node("a1")
 	file := n.PodsDir() + "/" + string(pod.UID) + "/volumes/kubernetes.io~empty-dir/s/file"

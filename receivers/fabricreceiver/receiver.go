@@ -33,7 +33,6 @@ type fabricReceiver struct {
 	forget  func()
 
 	startOnce, stopOnce sync.Once
-	startErr            error
 	host                component.Host
 	cancel              context.CancelFunc
 	dir                 string
@@ -53,9 +52,6 @@ func newReceiver(set receiver.Settings, cfg *Config) *fabricReceiver {
 func (r *fabricReceiver) Start(_ context.Context, host component.Host) error {
 	r.startOnce.Do(func() {
 		r.host = host
-		if r.dir, r.startErr = os.MkdirTemp("", "pitcrew-fabric-"); r.startErr != nil {
-			return
-		}
 		ctx, cancel := context.WithCancel(context.Background())
 		r.cancel = cancel
 		r.listing.Go(func() {
@@ -71,7 +67,7 @@ func (r *fabricReceiver) Start(_ context.Context, host component.Host) error {
 			}
 		})
 	})
-	return r.startErr
+	return nil
 }
 
 // Shutdown ends the reading. An adapter whose firmware hangs is not waited for: its goroutine ends when the kernel lets it go.
@@ -101,6 +97,12 @@ func (r *fabricReceiver) list(ctx context.Context) {
 	if err != nil {
 		r.trouble("", err)
 		return
+	}
+	if len(names) > 0 && r.dir == "" {
+		if r.dir, err = os.MkdirTemp("", "pitcrew-fabric-"); err != nil {
+			r.trouble("", err)
+			return
+		}
 	}
 	r.trouble("", nil)
 	here := map[string]bool{}

@@ -96,8 +96,9 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 	}
 	if f.keep && f.dir == "" {
 		f.dir = sandboxcmd.DefaultDir()
+		defer os.RemoveAll(f.dir)
 	}
-	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Progress: story})
+	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Auth: true, Progress: story})
 	if err != nil {
 		return err
 	}
