@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"fmt"
 	"math"
+
+	"github.com/pitcrew/pitcrew/detector/series"
 )
 
 // A series is absent when three of its intervals pass without a value while rows say that time goes on: its own rows, with an empty
@@ -18,6 +20,7 @@ type absence struct {
 	gap     int64 // ns, its last interval
 	place   int   // in the heap; -1: none
 	began   int   // line of its first row
+	waits   bool  // a row of it is held
 	heardAt int   // line of its last value
 }
 
@@ -56,14 +59,21 @@ func (s *one) heard(r *run, t int64) {
 	if s.seen {
 		s.gap = t - s.last
 	}
-	if s.absent {
-		s.absent = false
-		r.found.returned(s, t)
-	}
 	if s.place < 0 && s.engine != nil {
 		s.due = t + s.wait()
 		heap.Push(&r.silent, s)
 	}
+}
+
+// back ends the silence of a series that has a value again, which opened what it opened. A silence that was a step that hung is told as that
+// stall and not as two findings.
+func (s *one) back(r *run, t int64, opened series.Change) {
+	if !s.absent {
+		return
+	}
+	s.absent = false
+	hung := opened == series.Opened && s.engine.Finding(s.id).What == series.Stall
+	r.found.returned(s, t, hung)
 }
 
 // look finds the series that are silent at t, which a row of witness says that it is.
@@ -73,6 +83,8 @@ func (h *silence) look(r *run, witness *one, t int64) {
 		switch due := s.last + s.wait(); {
 		case due >= t:
 			s.due = due
+		case s.waits: // its next row is there, and as far ahead
+			s.due = t + s.wait()
 		case witness.began > s.heardAt || !s.engine.Absent(s.id, t):
 			s.due = t + s.wait()
 		default:

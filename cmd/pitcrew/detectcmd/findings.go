@@ -136,14 +136,20 @@ func (f *findings) vanished(s *one, t int64) {
 	})
 }
 
-// returned says that a silent series has a value again.
-func (f *findings) returned(s *one, t int64) {
+// returned says that a silent series has a value again. Where it hung, the stall is the finding.
+func (f *findings) returned(s *one, t int64, hung bool) {
 	end := max(t, s.last)
+	reason := "a value again after " + span(time.Duration(end-s.last))
+	if hung {
+		reason += ", which it took: a stall"
+	}
 	f.say(said{
 		Time: when(t), Series: s.name, Severity: series.Info.String(), Event: "cleared", What: whatAbsent, since: s.last,
-		Reason: "a value again after " + span(time.Duration(end-s.last)),
+		Reason: reason,
 	})
-	f.writeAbsent(s, end, series.StateCleared)
+	if !hung {
+		f.writeAbsent(s, end, series.StateCleared)
+	}
 }
 
 // writeAbsent writes the silence of a series until its end, or as far as it is known.

@@ -259,6 +259,30 @@ func TestASilentSeriesIsAbsentWhileOthersGoOn(t *testing.T) {
 	}
 }
 
+func TestAStepThatHangsWhileOthersGoOnIsOneStall(t *testing.T) {
+	var long strings.Builder
+	long.WriteString("timestamp,rank,seconds\n")
+	for i := range 200 {
+		for r := range 3 {
+			switch v := 1 + float64(i%3)/50; {
+			case r == 1 && i >= 100 && i < 130:
+			case r == 1 && i == 130:
+				fmt.Fprintf(&long, "%d,%d,31\n", i, r)
+			default:
+				fmt.Fprintf(&long, "%d,%d,%g\n", i, r, v)
+			}
+		}
+	}
+	var told strings.Builder
+	_, found := detect(t, long.String(), func(o *Options) { o.SeriesBy, o.Backtest = "rank", &told })
+	if len(found) != 1 || found[0].Series != "1" || found[0].What != "stall" || found[0].Onset != when(99e9) {
+		t.Errorf("findings %+v", found)
+	}
+	if !strings.Contains(told.String(), "cleared     1: absent: a value again after 31s, which it took: a stall") {
+		t.Errorf("told:\n%s", told.String())
+	}
+}
+
 // slowly gives what is asked for in small pieces, and ends as told.
 type slowly struct {
 	left string

@@ -47,6 +47,7 @@ type one struct {
 	last    int64 // ns, of its last value
 	alarm   bool
 	absence
+	pace pace // of the row's first series, for all of them
 }
 
 type run struct {
@@ -122,6 +123,9 @@ func (r *run) all(ctx context.Context) error {
 		}
 	}
 	r.out.Flush()
+	for i := 0; i < len(r.list); i += len(r.cols.values) { // no row spoke against what is held
+		r.release(r.list[i : i+len(r.cols.values)])
+	}
 	for _, s := range r.list {
 		r.found.open(s, r.now)
 	}
@@ -171,16 +175,25 @@ func (r *run) row(row []string) error {
 			r.pass(nil)
 			break
 		}
-		for i, c := range r.cols.values {
-			r.judge(all[i], t, row, c)
+		if r.hold(all, t, row) {
+			r.pass(all)
+			break
 		}
-		if r.cols.phase < 0 || all[0].phases.phase(cell(row, r.cols.phase)) == 0 {
-			r.silent.look(r, all[0], t)
-		}
-		r.now = t
+		r.take(all, t, row)
 	}
 	r.line = append(r.line, extra...)
 	return r.out.Write(r.line)
+}
+
+// take judges a row of the series.
+func (r *run) take(all []*one, t int64, row []string) {
+	for i, c := range r.cols.values {
+		r.judge(all[i], t, row, c)
+	}
+	if r.cols.phase < 0 || all[0].phases.phase(cell(row, r.cols.phase)) == 0 {
+		r.silent.look(r, all[0], t)
+	}
+	r.now = t
 }
 
 // pass writes that a row is not judged; a finding that is open stays so.
@@ -307,6 +320,7 @@ func (r *run) judge(s *one, t int64, row []string, c int) {
 		}
 	}
 	if why == none {
+		s.back(r, t, got.Change)
 		s.seen, s.last = true, t
 	}
 	s.alarm = got.Alarm

@@ -23,6 +23,7 @@ const (
 	notFinite
 	repeated
 	late
+	ahead
 	reasons
 )
 
@@ -34,6 +35,7 @@ var reasonNames = [reasons]struct{ one, many, remedy string }{
 	noNumber:  {"value that is no number", "values that are no numbers", "write numbers with a decimal point and without a unit"},
 	notFinite: {"NaN or infinity", "NaN or infinities", "write numbers"},
 	repeated:  {"repeated timestamp", "repeated timestamps", "rows of more than one series need --series-by COLUMN"},
+	ahead:     {"timestamp far ahead of the rows after it", "timestamps far ahead of the rows after them", "was a clock wrong? the row was passed over"},
 	late:      {"timestamp before an earlier row's", "timestamps before an earlier row's", "sort the rows of each series by time"},
 }
 
