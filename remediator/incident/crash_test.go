@@ -282,7 +282,7 @@ func TestTwoLeadersForAMomentDoNothingTwice(t *testing.T) {
 }
 
 func TestAJobThatIsDeletedClosesTheIncidentAndItsAttempts(t *testing.T) {
-	for _, state := range []State{Correlated, Cordoned, Checkpointed, Placed, Restarted, Resumed} {
+	for _, state := range []State{Cordoned, Checkpointed, Placed, Restarted, Resumed} {
 		t.Run(string(state), func(t *testing.T) {
 			on(t, func(s *stage) {
 				s.incidents.put = func(_ string, i Incident) error {

@@ -188,7 +188,7 @@ func (d *driver) closes(ctx context.Context, o Outcome, reason string) error {
 		d.e.AfterStep(Closed)
 	}
 	err := d.update(ctx, func(i *Incident) error {
-		if o != Gone && len(i.Faults) > d.considered {
+		if len(i.Faults) > d.considered {
 			return errReplan
 		}
 		i.close(d.e.Now(), o, reason)

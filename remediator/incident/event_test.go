@@ -144,8 +144,11 @@ func TestASuspendedJobIsLeftToWhoeverSuspendedIt(t *testing.T) {
 	on(t, func(s *stage) {
 		s.gangs["job-train"].Suspended = true
 		s.says(at("xid/79", "n1"))
-		s.closes(time.Minute, Gone)
-		s.wantDid()
+		s.closes(time.Minute, Quarantined)
+		s.wantDid("cordon n1")
+		if !s.gangs["job-train"].Suspended {
+			t.Error("it was resumed")
+		}
 	})
 }
 

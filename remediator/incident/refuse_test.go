@@ -152,18 +152,6 @@ func TestALateYesToARankThatRunsAgainDoesNothing(t *testing.T) {
 	})
 }
 
-func TestAJobThatIsDeletedIsNotAskedAboutAnyMore(t *testing.T) {
-	on(t, func(s *stage) {
-		asks(s)
-		s.says(at("xid/79", "n1"))
-		s.reaches(time.Minute, Planned)
-		s.mu.Lock()
-		s.gangs["job-train"].deleted = true
-		s.mu.Unlock()
-		s.closes(time.Minute, Gone)
-	})
-}
-
 func TestAKillSwitchStopsAnIncidentWhereItStandsUntilItIsLifted(t *testing.T) {
 	for _, state := range []State{Approved, Cordoned, Checkpointed, Placed, Restarted} {
 		t.Run(string(state), func(t *testing.T) {

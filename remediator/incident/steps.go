@@ -36,7 +36,7 @@ const (
 	watchEvery  = 2 * time.Second // beside the watch, in case one is missed
 )
 
-// gang reads the job's live state. A job that is gone closes the incident.
+// gang reads the job's live state. Without a job there is none to read; false says that the incident has closed by that.
 func (d *driver) gang(ctx context.Context) (*cluster.Gang, bool, error) {
 	i := d.snapshot()
 	if i.Job == nil {
@@ -49,17 +49,42 @@ func (d *driver) gang(ctx context.Context) (*cluster.Gang, bool, error) {
 		if err := d.e.forget(ctx, i.Job.UID); err != nil {
 			d.log.Warn("delete the attempts of a job that is no more", "job", name, "error", err)
 		}
-		return nil, false, d.closes(ctx, Gone, name+" does not exist any more")
+		return d.jobOver(ctx, name+" does not exist any more")
 	case errors.Is(err, cluster.ErrUnsupported):
 		return nil, false, d.closes(ctx, Failed, err.Error())
 	case err != nil:
 		return nil, false, err
 	case g.Finished != "":
-		return nil, false, d.closes(ctx, Gone, name+" has ended")
+		return d.jobOver(ctx, name+" has ended")
+	case g.Size == 0:
+		return d.jobOver(ctx, name+" is scaled to nothing")
 	case g.Suspended && !i.reached(Placed): // a person or a queue wants it so; there is nothing to bring back
-		return nil, false, d.closes(ctx, Gone, name+" is suspended")
+		return d.jobOver(ctx, name+" is suspended")
 	}
 	return &g, true, nil
+}
+
+// jobOver deals with a job that is no more: there is nothing to bring back. A node outlasts its job: one that is still to be cordoned is,
+// as if no job had run there.
+func (d *driver) jobOver(ctx context.Context, why string) (*cluster.Gang, bool, error) {
+	i := d.snapshot()
+	waits := slices.ContainsFunc(i.FaultyNodes(), func(n string) bool { return !slices.Contains(i.Cordons, n) })
+	restarts := i.Plan != nil && (i.Plan.Checkpoint || i.Plan.Restart)
+	switch {
+	case len(i.FaultyNodes()) > 0 && !restarts:
+		return nil, true, nil
+	case waits && order[i.State] < order[Cordoned]:
+		err := d.change(ctx, func(i *Incident) {
+			only := *i.Plan
+			only.Checkpoint, only.Restart = false, false
+			i.Plan, i.Moves = &only, nil
+			i.note(d.e.Now(), why+"; its node is cordoned all the same")
+		})
+		return nil, err == nil, err
+	case waits && i.Replan && !i.Suspended: // it joined just now
+		return nil, false, errReplan
+	}
+	return nil, false, d.closes(ctx, Gone, why)
 }
 
 func members(g *cluster.Gang, skip func(cluster.Member) bool) []checkpoint.Member {
