@@ -98,6 +98,8 @@ var valueSets = map[string]map[string]any{
 	"as it stands": {},
 	"NATS of one's own, with credentials": {"nats": map[string]any{"url": "nats://nats.nats.svc:4222",
 		"credentials": map[string]any{"agent": "creds-agent", "gateway": "creds-gateway", "remediator": "creds-remediator"}}},
+	"NATS asks who connects":              {"nats": map[string]any{"keysSecret": "pitcrew-nats-keys"}},
+	"NATS of one's own asks who connects": {"nats": map[string]any{"keysSecret": "keys", "url": "nats://nats:4222"}, "agent": map[string]any{"nameJobs": false}},
 	"several gateways, with rules": {"gateway": map[string]any{"replicas": 3, "rules": true, "priorityClassName": "system-cluster-critical",
 		"nodeSelector": map[string]any{"pool": "cpu"}, "tolerations": []any{map[string]any{"key": "cpu", "operator": "Exists"}}}},
 	"without persistence, a library of the host's": {"gateway": map[string]any{"persistence": map[string]any{"enabled": false}},
@@ -128,7 +130,7 @@ spec:
 
 func TestTheChartsRightsAndPlacementPolicyAreThoseThatAreAppliedByHand(t *testing.T) {
 	all := objects(t, map[string]any{"placementPolicy": true})
-	for file, manifest := range map[string][]byte{"rbac.yaml": deploy.RBAC, "agent-rbac.yaml": deploy.AgentRBAC, "placement-policy.yaml": deploy.PlacementPolicy} {
+	for file, manifest := range map[string][]byte{"rbac.yaml": deploy.RBAC, "agent-rbac.yaml": deploy.AgentRBAC, "nats-accounts.yaml": deploy.NATSAccounts, "placement-policy.yaml": deploy.PlacementPolicy} {
 		for _, want := range parse(t, string(manifest)) {
 			if want.GetKind() == "Namespace" {
 				continue // helm's to make

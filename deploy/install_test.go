@@ -16,11 +16,13 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/sandbox"
 	"github.com/pitcrew/pitcrew/sandbox/sandboxtest"
 )
@@ -42,6 +44,7 @@ func boxed(t *testing.T, s *sandbox.Sandbox, bin string) map[string]any {
 	at := func(port int) string { return fmt.Sprintf("[$(POD_IP)]:%d", port) }
 	on := func(node string) map[string]any { return map[string]any{"kubernetes.io/hostname": node} }
 	return map[string]any{
+		"nats": map[string]any{"keysSecret": "pitcrew-nats-keys"},
 		"node": map[string]any{"tolerations": []any{}}, // Pitcrew's own are to be enough
 		"agent": map[string]any{"kubeletRoot": filepath.Join(s.Dir(), "nodes"), "stateDir": filepath.Join(s.Dir(), "state"), "env": map[string]any{
 			"PITCREW_NATS": nats, "PITCREW_KMSG": node + "/kmsg", "PITCREW_BOOT_ID": node + "/boot_id", "PITCREW_KUBELET_ROOT": node + "/kubelet",
@@ -56,6 +59,23 @@ func boxed(t *testing.T, s *sandbox.Sandbox, bin string) map[string]any {
 			"PITCREW_NATS": nats, "PITCREW_OTLP": at(4317), "PITCREW_PROMETHEUS": at(9401), "PITCREW_HEALTH": at(13135)}},
 		"remediator": map[string]any{"env": map[string]any{"PITCREW_NATS": nats, "PITCREW_METRICS": at(9402), "KUBECONFIG": asRemediator(t, s)}},
 		"bus":        map[string]any{"port": port, "persistence": map[string]any{"enabled": false}, "nodeSelector": on("a1"), "env": map[string]any{"BUS_HOST": "$(POD_IP)"}},
+	}
+}
+
+// keys makes the Secret by which NATS and remediators know each other, as docs/install.md says.
+func keys(t *testing.T, s *sandbox.Sandbox, bin string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "keys")
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "pitcrew"), "bus", "keys", file).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "pitcrew-nats-keys"}, Data: map[string][]byte{"keys": raw}}
+	if _, err := s.Client().CoreV1().Secrets(namespace).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -92,9 +112,8 @@ func eventually(t *testing.T, what string, ok func() error) {
 // installed is a release of the chart in the sandbox.
 type installed struct {
 	*testing.T
-	s    *sandbox.Sandbox
-	bin  string
-	nats string
+	s                *sandbox.Sandbox
+	bin, nats, token string
 }
 
 func (i installed) pods(selector string) []corev1.Pod {
@@ -163,9 +182,12 @@ func fetch(url string) (string, error) {
 // incidents are what pitcrew incident list shows.
 func (i installed) incidents() (list []map[string]any, err error) {
 	cmd := exec.CommandContext(i.Context(), filepath.Join(i.bin, "pitcrew"), "incident", "list", "-o", "json", "--nats", i.nats)
-	out, err := cmd.Output()
+	if cmd.Args = append(cmd.Args, "--token-file", i.token); i.token == "" {
+		cmd.Args = append(cmd.Args, "--wait", "1s")
+	}
+	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %s", err, out)
 	}
 	return list, json.Unmarshal(out, &list)
 }
@@ -176,8 +198,12 @@ func TestAnInstalledChartObservesAFaultStaysOnTheNodeAndLeavesNothingBehind(t *t
 	s := sandboxtest.Cluster(t)
 	t.Setenv("KUBECONFIG", s.Kubeconfig())
 	values := boxed(t, s, bin)
-	i := installed{t, s, bin, values["agent"].(map[string]any)["env"].(map[string]any)["PITCREW_NATS"].(string)}
-	if _, said, err := helm(t, "install", "pitcrew", chart, "-n", namespace, "--create-namespace", "-f", valuesFile(t, values)); err != nil {
+	i := installed{t, s, bin, values["agent"].(map[string]any)["env"].(map[string]any)["PITCREW_NATS"].(string), ""}
+	if err := s.CreateNamespace(t.Context(), namespace, nil); err != nil {
+		t.Fatal(err)
+	}
+	keys(t, s, bin)
+	if _, said, err := helm(t, "install", "pitcrew", chart, "-n", namespace, "-f", valuesFile(t, values)); err != nil {
 		t.Fatal(said)
 	}
 	t.Cleanup(func() {
@@ -204,6 +230,18 @@ func TestAnInstalledChartObservesAFaultStaysOnTheNodeAndLeavesNothingBehind(t *t
 		return err
 	})
 	if _, err := s.Fault(t.Context(), sandbox.Fault{Kind: sandbox.XID79, Node: broken, GPU: 3}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.incidents(); err == nil {
+		t.Error("NATS lets in who shows no token")
+	}
+	made, err := s.Client().CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), "pitcrew-reader",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{bus.Audience}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.token = filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(i.token, []byte(made.Status.Token), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var saw string

@@ -21,14 +21,17 @@ const projectedWait = 10 * time.Second
 func (k *kubelet) projected(pod *corev1.Pod, dir string, v corev1.Volume) error {
 	ctx, cancel := context.WithTimeout(k.node.sandbox.ctx, projectedWait)
 	defer cancel()
-	files := map[string][]byte{}
+	files, mode := map[string][]byte{}, (*int32)(nil)
 	var err error
 	switch {
 	case v.ConfigMap != nil:
+		mode = v.ConfigMap.DefaultMode
 		err = k.fromConfigMap(ctx, pod, v.ConfigMap.Name, v.ConfigMap.Items, v.ConfigMap.Optional, files)
 	case v.Secret != nil:
+		mode = v.Secret.DefaultMode
 		err = k.fromSecret(ctx, pod, v.Secret.SecretName, v.Secret.Items, v.Secret.Optional, files)
 	case v.Projected != nil:
+		mode = v.Projected.DefaultMode
 		for _, s := range v.Projected.Sources {
 			if err == nil {
 				err = k.source(ctx, pod, s, files)
@@ -37,6 +40,10 @@ func (k *kubelet) projected(pod *corev1.Pod, dir string, v corev1.Volume) error 
 	}
 	if err != nil {
 		return fmt.Errorf("volume %s: %w", v.Name, err)
+	}
+	perm := os.FileMode(0o644)
+	if mode != nil {
+		perm = os.FileMode(*mode)
 	}
 	const now = "..2026"
 	if err := os.MkdirAll(filepath.Join(dir, now), 0o755); err != nil {
@@ -49,7 +56,7 @@ func (k *kubelet) projected(pod *corev1.Pod, dir string, v corev1.Volume) error 
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, now, name)), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, now, name), content, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, now, name), content, perm); err != nil {
 			return err
 		}
 		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)); err != nil && !os.IsExist(err) {

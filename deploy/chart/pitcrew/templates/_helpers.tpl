@@ -93,11 +93,35 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end }}
 
-{{/* A shipped manifest, for this release's namespace: one source with what kubectl applies. The Namespace itself is helm's to make. */}}
+{{/* How a component shows NATS who it is: its account's token for NATS alone, or credentials of a Secret. Takes root and component. */}}
+{{- define "pitcrew.natsEnv" -}}
+{{- if and .root.Values.nats.keysSecret (not .root.Values.remediator.enabled) }}{{ fail "nats.keysSecret: NATS asks the remediator who may connect, and remediator.enabled is false" }}{{ end }}
+{{- if .root.Values.nats.keysSecret }}
+PITCREW_NATS_TOKEN_FILE: /etc/pitcrew/nats/token
+{{- else if index .root.Values.nats.credentials .component }}
+PITCREW_NATS_CREDS: /etc/pitcrew/nats/nats.creds
+{{- end }}
+{{- end }}
+
+{{- define "pitcrew.natsMount" -}}
+{{- if or .root.Values.nats.keysSecret (index .root.Values.nats.credentials .component) }}
+- {name: nats, mountPath: /etc/pitcrew/nats, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "pitcrew.natsVolume" -}}
+{{- if .root.Values.nats.keysSecret }}
+- {name: nats, projected: {defaultMode: 0440, sources: [{serviceAccountToken: {path: token, audience: pitcrew-nats, expirationSeconds: 3600}}]}}
+{{- else if index .root.Values.nats.credentials .component }}
+- {name: nats, secret: {secretName: {{ index .root.Values.nats.credentials .component }}, defaultMode: 0440}}
+{{- end }}
+{{- end }}
+
+{{/* A shipped manifest, for this release's namespace: one source with what kubectl applies. Takes root, file and, to have only some, kinds. */}}
 {{- define "pitcrew.manifest" -}}
 {{- range splitList "\n---\n" (.root.Files.Get .file) }}
 {{- $doc := fromYaml . }}
-{{- if ne $doc.kind "Namespace" }}
+{{- if and (ne $doc.kind "Namespace") (or (not $.kinds) (has $doc.kind $.kinds)) }}
 ---
 {{ replace "pitcrew-system" $.root.Release.Namespace . | trim }}
 {{- end }}
