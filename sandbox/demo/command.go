@@ -98,7 +98,7 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 		f.dir = sandboxcmd.DefaultDir()
 		defer os.RemoveAll(f.dir)
 	}
-	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Auth: true, Progress: story})
+	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Progress: story})
 	if err != nil {
 		return err
 	}
