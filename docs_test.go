@@ -7,13 +7,16 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pitcrew/pitcrew/remediator/notify"
 )
 
 var (
-	mdLink    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	mdHeading = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *$`)
-	mdFence   = regexp.MustCompile("(?ms)^```.*?^```")
-	notInSlug = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+	mdLink     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	mdHeading  = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *$`)
+	mdFence    = regexp.MustCompile("(?ms)^```.*?^```")
+	runbookURL = regexp.MustCompile(`(?m)^ +runbook_url: (\S+)$`)
+	notInSlug  = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
 // pages are README.md and all of docs/, without what stands in code.
@@ -90,4 +93,56 @@ func TestNoLinkInTheDocumentationIsDeadAndEachPageIsReachedFromTheReadme(t *test
 		}
 	}
 	t.Logf("%d pages, %d links", len(all), links)
+}
+
+func TestEachAlertLinksToARunbookThatSaysWhatToDo(t *testing.T) {
+	rules, err := os.ReadFile("rules/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alerts := map[string]string{} // name: URL
+	for _, name := range []string{"PitcrewIncident", "PitcrewNeedsPerson", "PitcrewFinding"} {
+		alerts[name] = notify.Runbooks + name + ".md"
+	}
+	for _, rule := range strings.Split(string(rules), "- alert: ")[1:] {
+		name, text, _ := strings.Cut(rule, "\n")
+		url := runbookURL.FindStringSubmatch(text)
+		if url == nil {
+			t.Errorf("%s has no runbook_url", name)
+			continue
+		}
+		alerts[name] = url[1]
+	}
+	if len(alerts) < 13 {
+		t.Errorf("only %d alerts found", len(alerts))
+	}
+	index, err := os.ReadFile("docs/runbooks/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, url := range alerts {
+		path, ours := strings.CutPrefix(url, notify.Runbooks)
+		page, err := os.ReadFile(filepath.Join("docs/runbooks", path))
+		if !ours || err != nil {
+			t.Errorf("%s: %s leads to no page: %v", name, url, err)
+			continue
+		}
+		for _, says := range []string{"# " + name + "\n", "**What it means.**", "**Is my job in danger?**", "**What Pitcrew does by itself.**", "**Escalate**", "pitcrew "} {
+			if !strings.Contains(string(page), says) {
+				t.Errorf("the runbook of %s does not say %q", name, says)
+			}
+		}
+		if !strings.Contains(string(index), "["+name+"]("+name+".md)") {
+			t.Errorf("the index of runbooks does not list %s", name)
+		}
+	}
+	pages, err := filepath.Glob("docs/runbooks/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pages {
+		if name := strings.TrimSuffix(filepath.Base(p), ".md"); name != "README" && alerts[name] == "" {
+			t.Errorf("%s: there is no such alert", p)
+		}
+	}
 }

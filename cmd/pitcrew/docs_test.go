@@ -21,6 +21,11 @@ func TestEachCommandInTheDocumentationIsThereWithItsFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	runbooks, err := filepath.Glob("../../docs/runbooks/*.md")
+	if err != nil || len(runbooks) == 0 {
+		t.Fatalf("runbooks: %v", err)
+	}
+	pages = append(pages, runbooks...)
 	seen := 0
 	for _, page := range append(pages, "../../README.md") {
 		b, err := os.ReadFile(page)

@@ -11,6 +11,9 @@ import (
 // PitcrewFinding, which Alertmanager's own resolve_timeout ends. Labels do not change over an incident, so that it stays one alert.
 type Alertmanager struct{ to endpoint }
 
+// Runbooks is where the page of an alert is, by its name: what it means and what to do.
+const Runbooks = "https://github.com/pitcrew/pitcrew/blob/main/docs/runbooks/"
+
 // lasts is how long an alert fires when nothing more is heard of it: the remediator says each stage once and does not repeat it.
 const lasts = 7 * 24 * time.Hour
 
@@ -64,6 +67,7 @@ func (n Notice) alert(name string, ends time.Time) alert {
 		}),
 		Annotations: filled(map[string]string{
 			"summary": n.Summary, "description": n.Detail, "policy": n.Policy, "rule": n.Rule, "state": n.State, "outcome": n.Outcome,
+			"runbook_url": Runbooks + name + ".md",
 		}),
 		StartsAt: n.Began, EndsAt: ends,
 	}

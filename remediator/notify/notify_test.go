@@ -181,7 +181,7 @@ func TestAnIncidentIsOneAlertFromItsOpeningToItsClose(t *testing.T) {
 			said = append(said, a.Labels["alertname"]+" "+firing)
 			raw, _ := json.Marshal(a.Labels)
 			labels[string(raw)] = true
-			if !a.StartsAt.Equal(began) || a.Annotations["summary"] == "" {
+			if !a.StartsAt.Equal(began) || a.Annotations["summary"] == "" || a.Annotations["runbook_url"] != Runbooks+a.Labels["alertname"]+".md" {
 				t.Errorf("alert %+v", a)
 			}
 		}
