@@ -274,12 +274,9 @@ func member(pod *corev1.Pod, job *batchv1.Job, global, offset int) (Member, bool
 	m := Member{Index: offset + at, CompletionIndex: at, JobIndex: global, Namespace: pod.Namespace, Pod: pod.Name, PodUID: string(pod.UID),
 		Node: pod.Spec.NodeName, Phase: string(pod.Status.Phase), Deleting: pod.DeletionTimestamp != nil, PodIP: pod.Status.PodIP,
 		Created: pod.CreationTimestamp.Time, Requests: whole(requests(&pod.Spec)), Owner: job.Name, OwnerUID: string(job.UID), template: &job.Spec.Template,
-		tracked: slices.Contains(pod.Finalizers, jobTrackingFinalizer)}
+		Ready: isReady(pod), tracked: slices.Contains(pod.Finalizers, jobTrackingFinalizer)}
 	if pod.DeletionGracePeriodSeconds != nil {
 		m.grace = *pod.DeletionGracePeriodSeconds
-	}
-	for _, cond := range pod.Status.Conditions {
-		m.Ready = m.Ready || (cond.Type == corev1.PodReady && cond.Status == corev1.ConditionTrue)
 	}
 	if m.terminal() {
 		for _, cs := range pod.Status.ContainerStatuses {

@@ -78,25 +78,6 @@ func (c *Cluster) RecreateGang(ctx context.Context, g Gang, o RecreateOptions) (
 	return done, nil
 }
 
-// MayRecreate asks, as MayReplace does, about every pod that RecreateGang would evict. A suspension evicts none: the Job controller, which
-// asks no budget, deletes them.
-func (c *Cluster) MayRecreate(ctx context.Context, g Gang, o RecreateOptions) error {
-	var pods []Member
-	switch g.way(o) {
-	case ByFastReplace:
-		pods = g.Members
-	case ByRestart:
-		pods = g.Members[:min(1, len(g.Members))]
-	}
-	for _, m := range pods {
-		force := o.Force != nil && o.Force(m)
-		if err := c.MayReplace(ctx, m, ReplaceOptions{Incident: o.Incident, GraceSeconds: o.GraceSeconds, Force: force}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (g Gang) way(o RecreateOptions) Way {
 	running := len(g.Members) > 0 && !g.Suspended
 	for _, m := range g.Members {

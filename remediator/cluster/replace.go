@@ -73,34 +73,6 @@ func (c *Cluster) ReplacePod(ctx context.Context, m Member, o ReplaceOptions) (O
 	return "", r.undo(ctx, ErrConflict)
 }
 
-// MayReplace asks whether a member's pod could be evicted now, by an eviction that is a dry run, and changes nothing. ErrBudget: a
-// PodDisruptionBudget forbids it, and the error says which. A pod that has gone, is going, or is to be deleted by force needs nobody's leave.
-func (c *Cluster) MayReplace(ctx context.Context, m Member, o ReplaceOptions) error {
-	if o.Force {
-		return nil
-	}
-	r := &replacement{Cluster: c, m: m, o: o, op: "ask whether pod " + m.String() + " may be evicted"}
-	for range podTries {
-		pod, err := r.getPod(ctx, m.Namespace, m.Pod)
-		switch {
-		case apierrors.IsNotFound(err):
-			return nil
-		case err != nil:
-			return wrap(r.op, err)
-		case string(pod.UID) != m.PodUID || pod.DeletionTimestamp != nil || ended(pod):
-			return nil
-		}
-		err = r.evict(ctx, pod, true)
-		switch {
-		case err == nil, apierrors.IsNotFound(err):
-			return nil
-		case !apierrors.IsConflict(err):
-			return wrap(r.op, r.refusal(err))
-		}
-	}
-	return fmt.Errorf("%s: %w", r.op, ErrConflict)
-}
-
 // errAgain says that the pod changed between reading and writing.
 var errAgain = errors.New("read again")
 

@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -96,20 +97,25 @@ func TestAStaleUIDIsNeverEvicted(t *testing.T) {
 }
 
 // guard forbids any disruption of a gang, and returns when the API server acts by it.
-func guard(t *testing.T, s *sandbox.Sandbox, job string) {
+func guard(t *testing.T, s *sandbox.Sandbox, job string) { protect(t, s, job, 100) }
+
+// protect wants so many pods of a gang to stay healthy, and returns when the API server acts by it.
+func protect(t *testing.T, s *sandbox.Sandbox, job string, healthy int32) (drop func()) {
 	t.Helper()
-	all := intstr.FromInt32(100) // maxUnavailable would need a scale subresource, which Jobs do not have
+	least := intstr.FromInt32(healthy) // maxUnavailable would need a scale subresource, which Jobs do not have
 	pdbs := s.Client().PolicyV1().PodDisruptionBudgets("default")
 	_, err := pdbs.Create(t.Context(), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: job},
-		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &all, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"gang": job}}}}, metav1.CreateOptions{})
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"gang": job}}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = pdbs.Delete(context.Background(), job, metav1.DeleteOptions{}) })
+	drop = func() { _ = pdbs.Delete(context.Background(), job, metav1.DeleteOptions{}) }
+	t.Cleanup(drop)
 	eventually(t, "the budget's status", func() bool {
 		got, err := pdbs.Get(t.Context(), job, metav1.GetOptions{})
 		return err == nil && got.Status.ObservedGeneration >= got.Generation && got.Status.ExpectedPods > 0
 	})
+	return drop
 }
 
 func TestABudgetIsAskedBeforeAnythingIsChanged(t *testing.T) {
@@ -138,18 +144,18 @@ func TestAskingWhetherAPodMayBeEvictedChangesNothingAndNamesTheBudget(t *testing
 	c := start(t, asRemediator(s), cluster.Options{Audit: w.hook})
 	job, g := gang(t, s, c, 2)
 	all := cluster.RecreateOptions{Incident: "inc-1", FastReplace: true}
-	if err := errors.Join(c.MayReplace(within(t), g.Members[0], fast), c.MayRecreate(within(t), g, all)); err != nil {
+	if err := errors.Join(c.MayReplace(within(t), g.Members[:1], all), c.MayRecreate(within(t), g, all)); err != nil {
 		t.Fatal(err)
 	}
 	guard(t, s, job.Name)
-	for what, err := range map[string]error{"a pod": c.MayReplace(within(t), g.Members[0], fast), "a gang": c.MayRecreate(within(t), g, all)} {
+	for what, err := range map[string]error{"a pod": c.MayReplace(within(t), g.Members[:1], all), "a gang": c.MayRecreate(within(t), g, all)} {
 		if !errors.Is(err, cluster.ErrBudget) || !strings.Contains(err.Error(), "The disruption budget "+job.Name+" needs 100 healthy pods") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	forced, stale := fast, g.Members[0]
-	forced.Force, stale.PodUID = true, "another"
-	if err := errors.Join(c.MayReplace(within(t), g.Members[0], forced), c.MayReplace(within(t), stale, fast),
+	forced, stale := all, g.Members[0]
+	forced.Force, stale.PodUID = func(cluster.Member) bool { return true }, "another"
+	if err := errors.Join(c.MayReplace(within(t), g.Members[:1], forced), c.MayReplace(within(t), []cluster.Member{stale}, all),
 		c.MayRecreate(within(t), g, cluster.RecreateOptions{Incident: "inc-1"})); err != nil {
 		t.Errorf("nobody's leave is needed: %v", err)
 	}
@@ -158,6 +164,80 @@ func TestAskingWhetherAPodMayBeEvictedChangesNothingAndNamesTheBudget(t *testing
 	}
 	if n := w.sent("patch", "Pod"); n > 0 {
 		t.Errorf("%d patches", n)
+	}
+}
+
+// Each dry run passes alone: the budget lets one pod go, whichever it is.
+func TestEvictionsUnderOneBudgetAreAddedUpBeforeAnyPodGoes(t *testing.T) {
+	s := kube(t)
+	var w writes
+	c := start(t, asRemediator(s), cluster.Options{Audit: w.hook})
+	job, g := gang(t, s, c, 3)
+	all := cluster.RecreateOptions{Incident: "inc-1", FastReplace: true}
+	for healthy, may := range map[int32]int{2: 1, 1: 2, 0: 3} {
+		drop := protect(t, s, job.Name, healthy)
+		for n := 1; n <= 3; n++ {
+			err := c.MayReplace(within(t), g.Members[:n], all)
+			if n <= may && err != nil || n > may && !errors.Is(err, cluster.ErrBudget) {
+				t.Errorf("%d of 3 pods where %d have to stay: %v", n, healthy, err)
+			}
+			if want := fmt.Sprintf("the disruption budget %s allows %d more disruptions, and %d are wanted at once", job.Name, may, n); n > may && !strings.Contains(err.Error(), want) {
+				t.Errorf("%v does not say %q", err, want)
+			}
+		}
+		if err := c.MayRecreate(within(t), g, all); (err == nil) != (may == 3) {
+			t.Errorf("all 3 pods where %d have to stay: %v", healthy, err)
+		}
+		drop()
+	}
+	protect(t, s, job.Name, 2)
+	onlyOne := all
+	onlyOne.Force = func(m cluster.Member) bool { return m.Index > 0 }
+	if err := errors.Join(c.MayReplace(within(t), g.Members, onlyOne), c.MayRecreate(within(t), g, cluster.RecreateOptions{Incident: "inc-1"})); err != nil {
+		t.Errorf("one eviction, the others by force, or none at all: %v", err)
+	}
+	for _, m := range g.Members {
+		intact(t, s, m)
+	}
+	if n := w.sent("patch", "Pod"); n > 0 {
+		t.Errorf("%d patches", n)
+	}
+}
+
+// A budget that came after everybody was asked lets the pods go one after the other, as their replacements become ready.
+func TestARecreationThatABudgetRefusesMidwayGoesOnFromThere(t *testing.T) {
+	s := kube(t)
+	var w writes
+	c := start(t, asRemediator(s), cluster.Options{Audit: w.hook})
+	job, g := gang(t, s, c, 3)
+	protect(t, s, job.Name, 2)
+	rest, refused := g, 0
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		_, err := c.RecreateGang(within(t), rest, cluster.RecreateOptions{Incident: "inc-1", FastReplace: true})
+		if err == nil {
+			break
+		}
+		if refused++; !errors.Is(err, cluster.ErrBudget) || time.Now().After(end) {
+			t.Fatalf("after %d refusals: %v", refused, err)
+		}
+		rest.Members = nil
+		for _, m := range g.Members {
+			if p := pod(t, s, m); p != nil && string(p.UID) == m.PodUID && p.DeletionTimestamp == nil {
+				intact(t, s, m) // with its finalizer
+				rest.Members = append(rest.Members, m)
+			}
+		}
+	}
+	if n := w.accepted("evict", "Pod"); n != 3 || refused == 0 {
+		t.Errorf("%d evictions, %d refusals", n, refused)
+	}
+	for _, m := range whole(t, c, job).Members {
+		if slices.ContainsFunc(g.Members, func(old cluster.Member) bool { return old.PodUID == m.PodUID }) {
+			t.Errorf("pod %s was not replaced", m)
+		}
+	}
+	if j, err := s.Client().BatchV1().Jobs("default").Get(t.Context(), job.Name, metav1.GetOptions{}); err != nil || j.Status.Failed > 0 {
+		t.Errorf("%v; the Job counts %d failures", err, j.Status.Failed)
 	}
 }
 

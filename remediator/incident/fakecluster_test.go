@@ -138,17 +138,18 @@ func (w *world) Release(context.Context, string) error {
 	return nil
 }
 
-func (w *world) MayReplace(_ context.Context, _ cluster.Member, o cluster.ReplaceOptions) error {
+func (w *world) MayReplace(_ context.Context, pods []cluster.Member, o cluster.RecreateOptions) error {
+	pods = slices.DeleteFunc(slices.Clone(pods), o.Force)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.asked++; w.budget == nil || o.Force {
+	if w.asked++; w.budget == nil || len(pods) == 0 {
 		return nil
 	}
 	return w.budget()
 }
 
-func (w *world) MayRecreate(ctx context.Context, g cluster.Gang, _ cluster.RecreateOptions) error {
-	return w.MayReplace(ctx, g.Members[0], cluster.ReplaceOptions{})
+func (w *world) MayRecreate(ctx context.Context, g cluster.Gang, o cluster.RecreateOptions) error {
+	return w.MayReplace(ctx, g.Members, o)
 }
 
 func (w *world) ReplacePod(_ context.Context, m cluster.Member, o cluster.ReplaceOptions) (cluster.Outcome, error) {
@@ -219,6 +220,16 @@ func (w *world) RecreateGang(ctx context.Context, meant cluster.Gang, o cluster.
 		return cluster.Recreation{}, w.resumeErr()
 	}
 	delete(w.holding, g.Job.UID)
+	if way == cluster.ByFastReplace && w.lets > 0 { // one after the other, as its budget allows
+		for _, m := range meant.Members[:min(len(meant.Members), w.lets)] {
+			w.remake(g, m.Index)
+			w.wrotes("recreate "+m.PodUID, true)
+		}
+		if len(meant.Members) > w.lets {
+			return cluster.Recreation{}, errBudget
+		}
+		return cluster.Recreation{}, nil
+	}
 	g.began, g.dead = time.Now().Add(w.bindsIn), map[int]bool{}
 	for _, m := range meant.Members {
 		for k, have := range g.Members {

@@ -50,6 +50,7 @@ type world struct {
 	resumeErr   func() error // of a gang that is suspended by now
 	asked       int          // whether a pod may be evicted
 	budget      func() error // what a PodDisruptionBudget says to an eviction
+	lets        int          // how many pods a PodDisruptionBudget lets a recreation take at once; 0: all
 	mute        bool         // no rank carries the hook
 }
 

@@ -12,7 +12,7 @@ import (
 // askEvery is how often the API server is asked again whether it would evict.
 const askEvery = 5 * time.Second
 
-// leave asks whether the pods that are to go may be evicted, by a dry run of each eviction. Once something was done there is nothing to
+// leave asks whether the pods that are to go may be evicted, all of them. Once something was done there is nothing to
 // ask: a job that is half down is brought back, however long a budget takes.
 func (d *driver) leave(ctx context.Context, g *cluster.Gang, i Incident) error {
 	if i.Path != launcherPath {
@@ -24,16 +24,13 @@ func (d *driver) leave(ctx context.Context, g *cluster.Gang, i Incident) error {
 	if a, err := d.attempt(ctx, g); err != nil || a.Incident == i.tag() {
 		return err
 	}
+	var leaving []cluster.Member
 	for _, mv := range i.Moves {
-		m := g.Member(mv.Index)
-		if mv.OldUID == "" || m.PodUID != mv.OldUID || m.Deleting || ended(m) {
-			continue
-		}
-		if err := d.e.Cluster.MayReplace(ctx, m, d.replacing(ctx, i, m)); err != nil {
-			return err
+		if m := g.Member(mv.Index); mv.OldUID != "" && m.PodUID == mv.OldUID && !m.Deleting && !ended(m) {
+			leaving = append(leaving, m)
 		}
 	}
-	return nil
+	return d.e.Cluster.MayReplace(ctx, leaving, d.recreation(ctx, i))
 }
 
 // waitForLeave holds the incident, before ranks are made to save, until no budget stands against the move. It is not when it has closed.

@@ -67,12 +67,31 @@ func TestABudgetThatForbidsItAfterAllIsWaitedForAndAskedNoMore(t *testing.T) {
 		}
 		s.says(at("gpu/row-remap", "n1"))
 		time.Sleep(time.Minute)
-		if i := s.only(); i.State != Placed || i.Round != 1 || !strings.Contains(i.Waiting, "The disruption budget train") {
+		if i := s.only(); i.State != Placed || i.Round != 1 || !i.NeedsPerson() || !strings.Contains(i.Waiting, "The disruption budget train") {
 			t.Fatalf("%s, round %d, waiting %q", i.State, i.Round, i.Waiting)
 		}
 		s.forbid(false)
 		if i := s.closes(time.Minute, Recovered); i.Restarts != 1 || i.Attempt != 1 {
 			t.Errorf("%d restarts, attempt %d", i.Restarts, i.Attempt)
+		}
+	})
+}
+
+// The budget took two pods for one when it was asked. Each goes once, when it may, and a person is told meanwhile.
+func TestAGangThatABudgetLetsGoOneByOneIsRecreatedToItsEnd(t *testing.T) {
+	on(t, func(s *stage) {
+		s.gangs["job-train"].Launcher = false
+		s.lets = 1
+		p := s.plans["gpu/row-remap"]
+		p.FastReplace = true
+		s.plans["gpu/row-remap"] = p
+		told := false
+		s.e.Stepped = func(i *Incident) { told = told || i.NeedsPerson() && strings.HasPrefix(i.Waiting, waitRest) }
+		s.says(at("gpu/row-remap", "n1"))
+		i := s.closes(2*time.Minute, Recovered)
+		s.wantDid("cordon n1", "save "+i.ID+"-1", "reserve n3", "recreate train-0-1", "recreate train-1-2", "release")
+		if i.Restarts != 1 || !told {
+			t.Errorf("%d restarts, a person was told: %v", i.Restarts, told)
 		}
 	})
 }

@@ -8,6 +8,7 @@ const (
 	waitGuard    = "guard "
 	waitNode     = "no equivalent node is free"
 	waitBudget   = "a PodDisruptionBudget forbids it; nothing is stopped: "
+	waitRest     = "a PodDisruptionBudget forbids the rest; what was begun goes on when it allows it: "
 )
 
 // NeedsPerson reports whether nothing goes on, or nothing did, without a person: an approval, a guard that holds an incident back, no
@@ -16,7 +17,7 @@ func (i *Incident) NeedsPerson() bool {
 	if i.State == Closed {
 		return i.Outcome == Failed || i.Outcome == Refused || i.Outcome == Observed
 	}
-	for _, begins := range []string{waitApproval, waitGuard, waitNode, waitBudget} {
+	for _, begins := range []string{waitApproval, waitGuard, waitNode, waitBudget, waitRest} {
 		if strings.HasPrefix(i.Waiting, begins) {
 			return true
 		}

@@ -28,7 +28,7 @@ type Cluster interface {
 	Reserve(ctx context.Context, r cluster.Reservation) error
 	WaitReservationSeen(ctx context.Context, r cluster.Reservation) error
 	Release(ctx context.Context, incident string) error
-	MayReplace(ctx context.Context, m cluster.Member, o cluster.ReplaceOptions) error
+	MayReplace(ctx context.Context, pods []cluster.Member, o cluster.RecreateOptions) error
 	MayRecreate(ctx context.Context, g cluster.Gang, o cluster.RecreateOptions) error
 	ReplacePod(ctx context.Context, m cluster.Member, o cluster.ReplaceOptions) (cluster.Outcome, error)
 	RecreateGang(ctx context.Context, g cluster.Gang, o cluster.RecreateOptions) (cluster.Recreation, error)

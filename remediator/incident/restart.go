@@ -43,7 +43,7 @@ func (d *driver) restart(ctx context.Context) error {
 		return err
 	}
 	if i.Path != launcherPath {
-		return d.recreate(ctx, g, i)
+		return d.halfway(ctx, d.recreate(ctx, g, i))
 	}
 	attempt, err := d.beginAttempt(ctx, g, i)
 	if err != nil {
@@ -57,12 +57,21 @@ func (d *driver) restart(ctx context.Context) error {
 	case errors.Is(err, cluster.ErrUnsupported):
 		return d.closes(ctx, Failed, err.Error())
 	case err != nil || !d.now.Load().Open():
-		return err
+		return d.halfway(ctx, err)
 	}
 	return d.to(ctx, Restarted, fmt.Sprintf("attempt %d, %d of %d pods replaced", attempt, len(i.Moves), g.Size), func(i *Incident) {
 		i.Attempt = attempt
 		i.Restarts++
 	})
+}
+
+// halfway waits where a budget changed its mind when the first pods had gone: each pod that it lets go is one more that can come back, and
+// what it does not let go is not taken.
+func (d *driver) halfway(ctx context.Context, err error) error {
+	if !errors.Is(err, cluster.ErrBudget) {
+		return err
+	}
+	return d.standsBy(ctx, waitRest, err.Error(), 4*retryWait)
 }
 
 // errBroken says that an attempt cannot come about any more, whatever is waited for.

@@ -130,6 +130,7 @@ var remedies = []struct{ begins, how string }{
 	{waitGuard + string(guard.ActBudget), "itself, later; that many faults in a day may have one cause"},
 	{waitNode, "a node of the same class becoming free, mended or uncordoned"},
 	{waitBudget, "the budget allowing it, or being changed"},
+	{waitRest, "the budget allowing it, or being changed; the job is down until then"},
 }
 
 func (i Incident) remedy() string {
