@@ -24,6 +24,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/sandbox"
+	"github.com/pitcrew/pitcrew/sandbox/demo"
 	"github.com/pitcrew/pitcrew/sandbox/sandboxtest"
 )
 
@@ -98,9 +99,11 @@ func asRemediator(t *testing.T, s *sandbox.Sandbox) string {
 
 func eventually(t *testing.T, what string, ok func() error) {
 	t.Helper()
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	began := time.Now()
+	for end := began.Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		err := ok()
 		if err == nil {
+			t.Logf("%.1f s: %s", time.Since(began).Seconds(), what)
 			return
 		}
 		if time.Now().After(end) {
@@ -192,7 +195,9 @@ func (i installed) incidents() (list []map[string]any, err error) {
 	return list, json.Unmarshal(out, &list)
 }
 
-func TestAnInstalledChartObservesAFaultStaysOnTheNodeAndLeavesNothingBehind(t *testing.T) {
+// install puts the chart into the sandbox and returns when everything answers.
+func install(t *testing.T, more map[string]any) (installed, map[string]any) {
+	t.Helper()
 	bin := binaries(t)
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	s := sandboxtest.Cluster(t)
@@ -203,7 +208,7 @@ func TestAnInstalledChartObservesAFaultStaysOnTheNodeAndLeavesNothingBehind(t *t
 		t.Fatal(err)
 	}
 	keys(t, s, bin)
-	if _, said, err := helm(t, "install", "pitcrew", chart, "-n", namespace, "-f", valuesFile(t, values)); err != nil {
+	if _, said, err := helm(t, "install", "pitcrew", chart, "-n", namespace, "-f", valuesFile(t, values), "-f", valuesFile(t, more)); err != nil {
 		t.Fatal(said)
 	}
 	t.Cleanup(func() {
@@ -216,7 +221,29 @@ func TestAnInstalledChartObservesAFaultStaysOnTheNodeAndLeavesNothingBehind(t *t
 	eventually(t, "all probes", func() error {
 		return i.ready(map[string]int{"agent": 6, "dcgm": 6, "gateway": 1, "remediator": 2, "bus": 1})
 	})
+	return i, values
+}
 
+// read gives pitcrew the token of an account that may read.
+func (i *installed) read() {
+	i.Helper()
+	made, err := i.s.Client().CoreV1().ServiceAccounts(namespace).CreateToken(i.Context(), "pitcrew-reader",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{bus.Audience}}}, metav1.CreateOptions{})
+	if err != nil {
+		i.Fatal(err)
+	}
+	i.token = filepath.Join(i.TempDir(), "token")
+	if err := os.WriteFile(i.token, []byte(made.Status.Token), 0o600); err != nil {
+		i.Fatal(err)
+	}
+}
+
+func TestAnInstalledChartObservesAFaultStaysOnTheNodeAndLeavesNothingBehind(t *testing.T) {
+	if os.Getenv(full) != "" {
+		t.Skip("the cluster is for the other")
+	}
+	i, values := install(t, nil)
+	s := i.s
 	const broken = "a3"
 	n, err := s.Node(broken)
 	if err != nil {
@@ -235,15 +262,7 @@ func TestAnInstalledChartObservesAFaultStaysOnTheNodeAndLeavesNothingBehind(t *t
 	if _, err := i.incidents(); err == nil {
 		t.Error("NATS lets in who shows no token")
 	}
-	made, err := s.Client().CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), "pitcrew-reader",
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{bus.Audience}}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	i.token = filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(i.token, []byte(made.Status.Token), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	i.read()
 	var saw string
 	eventually(t, "the incident", func() error {
 		list, err := i.incidents()
@@ -310,6 +329,73 @@ func (i installed) on(node string) corev1.Pod {
 		return corev1.Pod{}
 	}
 	return pods[k]
+}
+
+// full is set by make test-full.
+const full = "PITCREW_TEST_FULL"
+
+func TestAnInstalledChartThatEnforcesHealsAJob(t *testing.T) {
+	if os.Getenv(full) == "" {
+		t.Skip("half a minute; make test-full")
+	}
+	i, _ := install(t, map[string]any{"policies": map[string]any{"mode": "enforce"}, "bus": map[string]any{"syncAlways": true}})
+	i.read()
+	py, err := sandbox.FindPython(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.s.CreateNamespace(t.Context(), "train", map[string]string{"pitcrew.dev/heal": "true"}); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	job, err := i.s.Job(sandbox.Workload{Name: "llm", Namespace: "train", Launcher: "pitcrew", Pods: 2, Python: py,
+		Env: map[string]string{"PITCREW_TRAIN_LOG": dir, "CKPT_DIR": "/checkpoints", "CKPT_EVERY": "20", "STEP_SECONDS": "0.05"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.s.Client().BatchV1().Jobs("train").Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stepped := func(rank, from, to int64) func() error {
+		return func() error {
+			log, err := demo.ReadLog(dir, int(rank))
+			if err == nil && (int64(len(log)) < from+1 || log[len(log)-1].Step < to) {
+				err = fmt.Errorf("rank %d: %d lines", rank, len(log))
+			}
+			return err
+		}
+	}
+	eventually(t, "30 steps", stepped(1, 0, 30))
+	hurt, err := i.s.Fault(t.Context(), sandbox.Fault{Kind: sandbox.XID79, Rank: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := demo.ReadLog(dir, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a closed incident", func() error {
+		list, err := i.incidents()
+		if raw := asJSON(t, list); err == nil && !strings.Contains(raw, `"recovered"`) {
+			err = fmt.Errorf("incidents %s", raw)
+		}
+		return err
+	})
+	eventually(t, "steps after it", stepped(1, int64(len(log))+10, 0))
+	node, err := i.s.Client().CoreV1().Nodes().Get(t.Context(), hurt.Node, metav1.GetOptions{})
+	if err != nil || !node.Spec.Unschedulable {
+		t.Errorf("%s is not cordoned: %v", hurt.Node, err)
+	}
+	if p := i.on(hurt.Node); p.Status.Phase != corev1.PodRunning {
+		t.Errorf("the agent left the quarantined node: %s", p.Status.Phase)
+	}
+	if out, said, err := helm(t, "uninstall", "pitcrew", "-n", namespace, "--wait"); err != nil {
+		t.Fatal(out, said)
+	}
+	node, err = i.s.Client().CoreV1().Nodes().Get(t.Context(), hurt.Node, metav1.GetOptions{})
+	if err != nil || node.Spec.Unschedulable || strings.Contains(asJSON(t, node), "itcrew.dev/") {
+		t.Errorf("left on the node: %s, %v", asJSON(t, node), err)
+	}
 }
 
 // remains asks for an object with kubectl's manners: by kind and name.
