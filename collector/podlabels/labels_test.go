@@ -2,6 +2,7 @@ package podlabels
 
 import (
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
@@ -20,4 +21,24 @@ func TestAPointThatSaysWhoseItIsIsOfNobodyElse(t *testing.T) {
 	want(t, r.pass(t, md), "hw.power{hw.id=NPU-2}",
 		"pitcrew.gpu.health{hw.id=NPU-1,k8s.container.name=main,k8s.namespace.name=t,k8s.pod.name=x}",
 		"pitcrew.gpu.health{hw.id=NPU-1,k8s.container.name=main,k8s.namespace.name=t,k8s.pod.name=y}")
+}
+
+func TestSeriesThatOnlyTheirSourcesTellApartAreKeptApart(t *testing.T) {
+	r := newRig(t)
+	r.interval = 10 * time.Second
+	ranks := func() pmetric.Metrics {
+		md := pmetric.NewMetrics()
+		for _, rank := range []string{"0", "1"} {
+			rm := md.ResourceMetrics().AppendEmpty()
+			rm.Resource().Attributes().PutStr("nv.dl.rank", rank)
+			gauge(rm.ScopeMetrics().AppendEmpty(), "megatron.training.loss")
+		}
+		return md
+	}
+	want(t, r.pass(t, ranks()), "megatron.training.loss{nv.dl.rank=0}", "megatron.training.loss{nv.dl.rank=1}")
+	r.after(time.Second)
+	r.sink.Reset()
+	if err := r.ConsumeMetrics(t.Context(), ranks()); err != nil || len(r.sink.AllMetrics()) != 0 {
+		t.Errorf("%d batches within the interval, %v", len(r.sink.AllMetrics()), err)
+	}
 }

@@ -106,9 +106,10 @@ func (l *labeller) label(md pmetric.Metrics) pmetric.Metrics {
 	out := pmetric.NewMetrics()
 	for _, rm := range md.ResourceMetrics().All() {
 		var to pmetric.ResourceMetrics
+		source := hash(rm.Resource().Attributes())
 		for _, sm := range rm.ScopeMetrics().All() {
 			if sm.Scope().Name() == dcgmreceiver.DCGMNamesScope { // dcgm-exporter's labels and no others: the resource's stay behind
-				l.scope(sm, out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty(), dcgm, now)
+				l.scope(sm, out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty(), dcgm, source, now)
 				continue
 			}
 			if to == (pmetric.ResourceMetrics{}) {
@@ -116,7 +117,7 @@ func (l *labeller) label(md pmetric.Metrics) pmetric.Metrics {
 				rm.Resource().CopyTo(to.Resource())
 				to.SetSchemaUrl(rm.SchemaUrl())
 			}
-			l.scope(sm, to.ScopeMetrics().AppendEmpty(), otel, now)
+			l.scope(sm, to.ScopeMetrics().AppendEmpty(), otel, source, now)
 		}
 	}
 	l.containers(md, out, now)
@@ -177,8 +178,8 @@ func (l *labeller) learnInstance(a pcommon.Map) {
 	}
 }
 
-// scope copies one scope, with labels.
-func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, now time.Time) {
+// scope copies one scope of a source, with labels.
+func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, source uint64, now time.Time) {
 	from.Scope().CopyTo(to.Scope())
 	to.SetSchemaUrl(from.SchemaUrl())
 	known := map[gpuPart][]labels{}
@@ -190,7 +191,7 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, now time.Ti
 		}
 		var written pmetric.NumberDataPointSlice
 		for _, p := range points.All() {
-			k := key(m.Name(), p.Attributes())
+			k := key(source, m.Name(), p.Attributes())
 			was, again := l.series[k]
 			if again && now.Sub(was.passed) < l.interval*9/10 { // samples come when they come
 				continue
@@ -295,9 +296,13 @@ func (l *labeller) sweep(now time.Time) {
 	}
 }
 
-// key tells one series that comes in from another, whatever the order of its attributes.
-func key(name string, a pcommon.Map) uint64 {
-	sum := maphash.String(seed, name)
+// key tells one series that comes in from another: ranks that speak OTLP are told apart by their resources alone.
+func key(source uint64, name string, a pcommon.Map) uint64 {
+	return 31*source + maphash.String(seed, name) + hash(a)
+}
+
+// hash is the same for the same attributes in another order.
+func hash(a pcommon.Map) (sum uint64) {
 	for k, v := range a.All() {
 		s := ""
 		switch v.Type() {

@@ -225,11 +225,11 @@ func TestASeriesIsKnownAgainWhateverTheOrderOfItsLabels(t *testing.T) {
 	one.Attributes().PutInt("b", 2)
 	other.Attributes().PutInt("b", 2)
 	other.Attributes().PutStr("a", "1")
-	if key("m", one.Attributes()) != key("m", other.Attributes()) {
+	if key(0, "m", one.Attributes()) != key(0, "m", other.Attributes()) {
 		t.Error("two orders, two keys")
 	}
 	other.Attributes().PutStr("a", "2")
-	if key("m", one.Attributes()) == key("m", other.Attributes()) || key("m", one.Attributes()) == key("n", one.Attributes()) {
+	if key(0, "m", one.Attributes()) == key(0, "m", other.Attributes()) || key(0, "m", one.Attributes()) == key(0, "n", one.Attributes()) {
 		t.Error("two series, one key")
 	}
 }
