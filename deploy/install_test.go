@@ -54,7 +54,7 @@ func boxed(t *testing.T, s *sandbox.Sandbox, bin string) map[string]any {
 		}},
 		"dcgm": map[string]any{"libraryHostPath": filepath.Join(bin, "libdcgm.so.4"), "expectedGPUs": 8, "env": map[string]any{
 			"PITCREW_DCGM_MODE": "embedded", "PITCREW_DCGM_SCRIPT": node + "/dcgm.script", "PITCREW_NVML_LIBRARY": filepath.Join(bin, "libnvidia-ml.so.1"), "PITCREW_HEALTH": at(13134),
-			"PITCREW_PROMETHEUS_INTERVAL": "1s",
+			"PITCREW_PROMETHEUS_INTERVAL": "1s", "PITCREW_DCGM_MAX_INTERVAL": "1s",
 		}},
 		"gateway": map[string]any{"persistence": map[string]any{"enabled": false}, "nodeSelector": on("a2"), "env": map[string]any{
 			"PITCREW_NATS": nats, "PITCREW_OTLP": at(4317), "PITCREW_PROMETHEUS": at(9401), "PITCREW_HEALTH": at(13135)}},
