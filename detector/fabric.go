@@ -11,7 +11,7 @@ import (
 type Port struct {
 	Device, Layer string // mlx5_0; InfiniBand or Ethernet
 	Number        int64
-	State, Before string // ACTIVE, DOWN, INIT, ARMED
+	State, Before string // ACTIVE, DOWN, INIT, ARMED; ABSENT where there is no such port any more
 	PCI           string
 	Time          time.Time
 	Downs         int64 // how often the link went down since it was last looked at, by its own counter

@@ -15,6 +15,7 @@ import (
 
 const (
 	active    = "ACTIVE"
+	absent    = "ABSENT" // a port that there was, and is no longer
 	maxPorts  = 64
 	maxState  = 64              // bytes of a state's file
 	mostPause = 5 * time.Minute // between attempts to read an adapter that answers with errors
@@ -23,6 +24,8 @@ const (
 // adapter is one InfiniBand device of sysfs, and what was last seen of its ports. Its methods are called by its own goroutine.
 type adapter struct {
 	name, root string // root is a tree that holds this device alone, under /sys's names
+	device     string // its folder in /sys
+	gone       bool   // at the last look
 	pci        string
 	iface      string // its network interface; empty: none, or no RoCE
 	fs         sysfs.FS
@@ -50,16 +53,12 @@ type change struct {
 // openAdapter makes the tree through which the library reads one device and no other: it reads a whole class, and gives nothing of it where
 // one device fails. dir is a folder of our own.
 func openAdapter(sys, dir, name string) (*adapter, error) {
-	a := &adapter{name: name, root: filepath.Join(dir, name), ports: map[string]*port{}}
-	class := filepath.Join(a.root, "class", "infiniband")
-	if err := os.MkdirAll(class, 0o700); err != nil {
-		return nil, err
-	}
 	device := filepath.Join(sys, "class", "infiniband", name)
-	if err := os.Symlink(device, filepath.Join(class, name)); err != nil && !errors.Is(err, os.ErrExist) {
+	a := &adapter{name: name, root: filepath.Join(dir, name), device: device, ports: map[string]*port{}}
+	err := a.tree()
+	if err != nil {
 		return nil, err
 	}
-	var err error
 	if a.fs, err = sysfs.NewFS(a.root); err != nil {
 		return nil, err
 	}
@@ -77,8 +76,16 @@ func openAdapter(sys, dir, name string) (*adapter, error) {
 	return a, nil
 }
 
-func (a *adapter) portsDir() string {
-	return filepath.Join(a.root, "class", "infiniband", a.name, "ports")
+// tree makes root, or makes it anew: it is in a temporary folder, which daemons tidy up.
+func (a *adapter) tree() error {
+	class := filepath.Join(a.root, "class", "infiniband")
+	if err := os.MkdirAll(class, 0o700); err != nil {
+		return err
+	}
+	if err := os.Symlink(a.device, filepath.Join(class, a.name)); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 // states looks at the ports' states alone: two small files a port.
@@ -86,17 +93,22 @@ func (a *adapter) states(now time.Time) ([]change, error) {
 	if now.Before(a.resume) {
 		return nil, nil
 	}
-	entries, err := os.ReadDir(a.portsDir())
-	if err != nil {
+	entries, err := os.ReadDir(filepath.Join(a.device, "ports"))
+	a.gone = errors.Is(err, os.ErrNotExist) && len(a.ports) > 0
+	if err != nil && !a.gone {
 		return nil, a.failed(now, err)
 	}
 	var out []change
+	there := make(map[string]bool, len(entries))
 	for _, e := range entries {
 		if len(a.ports) >= maxPorts && a.ports[e.Name()] == nil {
 			continue
 		}
-		dir := filepath.Join(a.portsDir(), e.Name())
+		dir := filepath.Join(a.device, "ports", e.Name())
 		state, err := word(filepath.Join(dir, "state"))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return out, a.failed(now, err)
 		}
@@ -104,6 +116,7 @@ func (a *adapter) states(now time.Time) ([]change, error) {
 		if err != nil {
 			return out, a.failed(now, err)
 		}
+		there[e.Name()] = true
 		p := a.ports[e.Name()]
 		if p == nil {
 			p = &port{layer: layerOf(dir)}
@@ -117,6 +130,12 @@ func (a *adapter) states(now time.Time) ([]change, error) {
 		}
 		p.state, p.phys = state, phys
 	}
+	for n, p := range a.ports {
+		if !there[n] && p.state != absent {
+			out = append(out, change{port: n, layer: p.layer, before: p.state, state: absent})
+			p.state, p.phys, p.counted = absent, "", false
+		}
+	}
 	return out, nil
 }
 
@@ -129,8 +148,11 @@ func (a *adapter) failed(now time.Time, err error) error {
 
 // counters reads everything of the adapter, and what its links' own counters say of ports that went down between two looks.
 func (a *adapter) counters(now time.Time) (*sysfs.InfiniBandDevice, []change, error) {
-	if now.Before(a.resume) {
+	if now.Before(a.resume) || a.gone {
 		return nil, nil, nil
+	}
+	if err := a.tree(); err != nil {
+		return nil, nil, a.failed(now, err)
 	}
 	class, err := a.fs.InfiniBandClass()
 	if err != nil {

@@ -120,7 +120,7 @@ func (r *fabricReceiver) list(ctx context.Context) {
 		}
 		own, cancel := context.WithCancel(ctx)
 		r.read[name] = cancel
-		r.workers.Go(func() { r.follow(own, a) })
+		r.workers.Go(func() { r.follow(ctx, own, a) })
 	}
 	for name, cancel := range r.read {
 		if !here[name] {
@@ -130,14 +130,19 @@ func (r *fabricReceiver) list(ctx context.Context) {
 	}
 }
 
-// follow reads one adapter until ctx ends.
-func (r *fabricReceiver) follow(ctx context.Context, a *adapter) {
+// follow reads one adapter until own ends. Where that is because the adapter is gone, and not everything with ctx, it says so last.
+func (r *fabricReceiver) follow(ctx, own context.Context, a *adapter) {
 	t := time.NewTicker(r.cfg.StateInterval)
 	defer t.Stop()
 	for {
-		r.look(ctx, a)
+		r.look(own, a)
 		select {
-		case <-ctx.Done():
+		case <-own.Done():
+			if ctx.Err() == nil {
+				a.resume = time.Time{}
+				r.look(ctx, a)
+				r.trouble(a.name, nil)
+			}
 			return
 		case <-t.C:
 		}
@@ -207,7 +212,9 @@ func (r *fabricReceiver) say(ctx context.Context, a *adapter, changes []change, 
 			to.PutInt(attrPort, n)
 		}
 		to.PutStr(attrState, c.state)
-		to.PutStr(attrPhys, c.phys)
+		if c.phys != "" {
+			to.PutStr(attrPhys, c.phys)
+		}
 		if c.before != "" {
 			to.PutStr(attrBefore, c.before)
 		}

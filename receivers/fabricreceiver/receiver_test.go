@@ -122,6 +122,48 @@ func TestAnAdapterThatFailsHidesNoOtherAndIsAskedLessAndLess(t *testing.T) {
 	}
 }
 
+// An adapter that fell off its bus leaves nothing to read; that is no silence but a port that is down.
+func TestAnAdapterThatVanishesTakesItsPortsWithIt(t *testing.T) {
+	r := newRig(t, "mlx5_0")
+	r.said(t, "mlx5_0", 0)
+	class, gone := filepath.Join(r.root, "class/infiniband/mlx5_0"), filepath.Join(r.root, "devices/pci0000:15", ib)
+	for _, step := range []struct {
+		what string
+		do   func() error
+		want []string
+	}{
+		{"its link is gone", func() error { return os.Rename(class, class+".off") }, []string{"ACTIVE→ABSENT"}},
+		{"it is still gone", func() error { return nil }, []string{}},
+		{"it is back", func() error { return os.Rename(class+".off", class) }, []string{"ABSENT→ACTIVE"}},
+		{"its device is gone", func() error { return os.Rename(gone, gone+".off") }, []string{"ACTIVE→ABSENT"}},
+		{"it is back again", func() error { return os.Rename(gone+".off", gone) }, []string{"ABSENT→ACTIVE"}},
+		{"one port is gone", func() error { return os.Rename(gone+"/infiniband/mlx5_0/ports/1", gone+"/1") }, []string{"ACTIVE→ABSENT"}},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.said(t, "mlx5_0", 10*time.Second); !reflect.DeepEqual(got, step.want) {
+			t.Errorf("%s: %q, want %q", step.what, got, step.want)
+		}
+	}
+}
+
+// Daemons tidy up temporary folders.
+func TestACleanedUpTemporaryFolderIsNoLostAdapter(t *testing.T) {
+	r := newRig(t, "mlx5_0")
+	r.said(t, "mlx5_0", 0)
+	if err := os.RemoveAll(r.adapters["mlx5_0"].root); err != nil {
+		t.Fatal(err)
+	}
+	r.metricsSink.Reset()
+	if got := r.said(t, "mlx5_0", time.Minute); len(got) != 0 {
+		t.Errorf("%q", got)
+	}
+	if len(r.metricsSink.AllMetrics()) != 1 {
+		t.Errorf("%d readings", len(r.metricsSink.AllMetrics()))
+	}
+}
+
 func TestAStateThatMakesNoSenseIsAnError(t *testing.T) {
 	for _, s := range []string{"", "ACTIVE", "4:", "4: A\x00B", strings.Repeat("x", 1<<16)} {
 		r := newRig(t, "mlx5_0")
