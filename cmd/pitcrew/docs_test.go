@@ -62,6 +62,28 @@ func TestEachCommandInTheDocumentationIsThereWithItsFlags(t *testing.T) {
 	t.Logf("%d commands", seen)
 }
 
+func TestEachCommandIsOnThePageOfTheCommandLine(t *testing.T) {
+	b, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(b)
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			if sub.Name() == "help" || sub.Name() == "completion" {
+				continue
+			}
+			walk(sub)
+			row := "(?m)^\\| `" + c.CommandPath() + "[ `][^|]*\\b" + sub.Name() + "\\b" // the commands of a group share a row, or several
+			if !regexp.MustCompile(row).MatchString(page) {
+				t.Errorf("docs/cli.md does not tell of %s", sub.CommandPath())
+			}
+		}
+	}
+	walk(commands())
+}
+
 func known(c *cobra.Command, name string) bool {
 	if long, ok := strings.CutPrefix(name, "--"); ok {
 		return c.Flags().Lookup(long) != nil || c.InheritedFlags().Lookup(long) != nil
