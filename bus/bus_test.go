@@ -232,17 +232,17 @@ func TestCommandsAreAnsweredAndAMissingAgentIsNamed(t *testing.T) {
 func TestBucketsRefuseAStaleRevision(t *testing.T) {
 	b := testBus(t)
 	k := b.Attempts()
-	rev, err := k.Put(t.Context(), "job/1", Attempt{Attempt: 1}, 0)
+	rev, err := k.Put(t.Context(), "job/1", Attempt{Job: event.Job{UID: "job/1"}, Attempt: 1}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.Put(t.Context(), "job/1", Attempt{Attempt: 9}, 0); !errors.Is(err, ErrConflict) {
+	if _, err := k.Put(t.Context(), "job/1", Attempt{Job: event.Job{UID: "job/1"}, Attempt: 9}, 0); !errors.Is(err, ErrConflict) {
 		t.Errorf("create over a value: %v", err)
 	}
-	if _, err := k.Put(t.Context(), "job/1", Attempt{Attempt: 2}, rev); err != nil {
+	if _, err := k.Put(t.Context(), "job/1", Attempt{Job: event.Job{UID: "job/1"}, Attempt: 2}, rev); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.Put(t.Context(), "job/1", Attempt{Attempt: 9}, rev); !errors.Is(err, ErrConflict) {
+	if _, err := k.Put(t.Context(), "job/1", Attempt{Job: event.Job{UID: "job/1"}, Attempt: 9}, rev); !errors.Is(err, ErrConflict) {
 		t.Errorf("stale revision: %v", err)
 	}
 	if a, _, err := k.Get(t.Context(), "job/1"); err != nil || a.Attempt != 2 {

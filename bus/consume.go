@@ -191,6 +191,9 @@ func (b *Bus) Beat(ctx context.Context, node string, every time.Duration) error 
 // Beats calls heard with the node of each beat, until ctx ends.
 func (b *Bus) Beats(ctx context.Context, heard func(node string)) error {
 	sub, err := b.nc.Subscribe(beatPrefix+"."+Token(b.cluster)+".*", func(m *nats.Msg) {
+		if len(m.Data)+len(m.Header)+len(m.Reply) > 0 { // no agent's, but a server's answer that somebody had sent here
+			return
+		}
 		if node, err := nodeOf(m.Subject, beatPrefix); err == nil {
 			heard(node)
 		}

@@ -61,10 +61,22 @@ func (k Bucket[T]) Get(ctx context.Context, key string) (v T, rev uint64, err er
 	if err != nil {
 		return v, 0, fmt.Errorf("%s/%s: %w", k.name, key, err)
 	}
-	if err = json.Unmarshal(e.Value(), &v); err != nil {
+	if v, err = read[T](key, e.Value()); err != nil {
 		return v, 0, fmt.Errorf("%s/%s: %w", k.name, key, err)
 	}
 	return v, e.Revision(), nil
+}
+
+// read takes a value for what it is. A server's answer to somebody's request can come to lie under any key, since NATS asks nobody whether
+// he may name the subject of an answer: a value that knows its key is none under another.
+func read[T any](key string, raw []byte) (v T, err error) {
+	if err = json.Unmarshal(raw, &v); err != nil {
+		return v, err
+	}
+	if k, knows := any(v).(interface{ Key() string }); knows && k.Key() != key {
+		return v, fmt.Errorf("what lies there is of %q", k.Key())
+	}
+	return v, nil
 }
 
 // Put writes v if the key stands at rev (0: has no value) and returns the new revision.
@@ -183,31 +195,8 @@ type Member struct {
 	PodUID   string `json:"pod_uid,omitempty"` // empty: its pod is not there yet
 }
 
+// Key is the job's UID, under which an attempt lies in its bucket.
+func (a Attempt) Key() string { return a.Job.UID }
+
 // Attempts is the bucket of attempts.
 func (b *Bus) Attempts() Bucket[Attempt] { return NewBucket[Attempt](b, AttemptBucket) }
-
-// KillSwitch stops every action of the remediator while it is on; incidents under way wait where they stand. The key is KillKey.
-type KillSwitch struct {
-	On     bool      `json:"on"`
-	By     string    `json:"by"`
-	Reason string    `json:"reason,omitempty"`
-	Since  time.Time `json:"since"`
-}
-
-// String says how the switch stands, for a person.
-func (k KillSwitch) String() string {
-	if !k.On {
-		return "acting: resumed by " + k.By
-	}
-	why := ""
-	if k.Reason != "" {
-		why = " (" + k.Reason + ")"
-	}
-	return fmt.Sprintf("paused by %s since %s UTC%s: it changes nothing until `pitcrew resume`", k.By, k.Since.UTC().Format(time.DateTime), why)
-}
-
-// KillKey is the kill switch's key in the control bucket.
-const KillKey = "kill-switch"
-
-// Control is the bucket of what people say to the remediator.
-func (b *Bus) Control() Bucket[KillSwitch] { return NewBucket[KillSwitch](b, ControlBucket) }

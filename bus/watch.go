@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -120,7 +119,7 @@ func (k Bucket[T]) deliver(e jetstream.KeyValueEntry, handle func(Change[T])) {
 	key, err := unpath(e.Key())
 	c := Change[T]{Key: key, Rev: e.Revision(), Stored: e.Created(), Deleted: e.Operation() != jetstream.KeyValuePut}
 	if err == nil && !c.Deleted {
-		err = json.Unmarshal(e.Value(), &c.Value)
+		c.Value, err = read[T](key, e.Value())
 	}
 	if err != nil {
 		if k.refused != nil {

@@ -189,11 +189,7 @@ func (r *remediator) wake() {
 
 // control follows the kill switch.
 func (r *remediator) control(ctx context.Context, ready func()) error {
-	return r.bus.Control().Watch(ctx, ready, func(c bus.Change[bus.KillSwitch]) {
-		if c.Key != bus.KillKey {
-			return
-		}
-		v := c.Value // off when deleted
+	return r.bus.WatchKillSwitch(ctx, ready, func(v bus.KillSwitch) {
 		r.switched.Store(&v)
 		r.o.Log.Info("kill switch", "on", v.On, "by", v.By, "reason", v.Reason)
 		r.wake()

@@ -4,7 +4,6 @@ package controlcmd
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os/user"
 	"time"
@@ -34,23 +33,14 @@ func command(use, short, reasonHelp string, on bool) *cobra.Command {
 				if u, err := user.Current(); err == nil {
 					k.By = u.Username
 				}
-				for {
-					_, rev, err := b.Control().Get(ctx, bus.KillKey)
-					if err != nil && !errors.Is(err, bus.ErrNotFound) {
-						return err
-					}
-					if _, err = b.Control().Put(ctx, bus.KillKey, k, rev); errors.Is(err, bus.ErrConflict) {
-						continue
-					}
-					if err != nil {
-						return err
-					}
-					if f.JSON() {
-						return json.NewEncoder(c.OutOrStdout()).Encode(k)
-					}
-					_, err = fmt.Fprintf(c.OutOrStdout(), "Pitcrew is %s\n", k)
+				if err := b.Control().Set(ctx, bus.KillKey, k); err != nil { // whatever lies there
 					return err
 				}
+				if f.JSON() {
+					return json.NewEncoder(c.OutOrStdout()).Encode(k)
+				}
+				_, err := fmt.Fprintf(c.OutOrStdout(), "Pitcrew is %s\n", k)
+				return err
 			})
 		},
 	}
