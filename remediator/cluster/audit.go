@@ -21,8 +21,11 @@ type Write struct {
 	Latency time.Duration // from sending to the answer
 }
 
-// write runs one request under the call's time limit, announced before and reported after.
+// write runs one request under the call's time limit, announced before and reported after. Who has lost the lease sends none.
 func (c *Cluster) write(ctx context.Context, w Write, do func(context.Context) error) error {
+	if l := c.holds.Load(); l != nil && l.expired() {
+		return ErrDeposed
+	}
 	if c.opts.Audit != nil {
 		c.opts.Audit(ctx, w)
 	}

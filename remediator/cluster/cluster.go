@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -66,6 +67,7 @@ type Cluster struct {
 	jobsets jobsetWatch
 	changes signals
 	renewed renewals
+	holds   atomic.Pointer[lease] // in a term of leadership
 }
 
 // New prepares a view on the cluster that cfg leads to; it does not connect.

@@ -22,6 +22,7 @@ var (
 	ErrUnsupported = errors.New("this kind of workload cannot be restarted by Pitcrew")
 	ErrReserved    = errors.New("the node is reserved by another incident")
 	ErrQuarantined = errors.New("the node is quarantined by another incident")
+	ErrDeposed     = errors.New("the lease has run out, so another remediator may lead by now; nothing was sent")
 	ErrNoPolicy    = errors.New("the placement policy is not in force")
 )
 

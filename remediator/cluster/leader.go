@@ -29,6 +29,7 @@ type Lead struct {
 
 // Leader runs for leadership until ctx ends and calls lead in each term it wins. The context of lead ends with the term; only when lead has
 // returned does the next candidacy begin, or Leader return. A leader that ends in order gives the lease back, so the next one need not wait.
+// Within a term nothing is written once the lease has run out, even before the context has ended: ErrDeposed.
 func (c *Cluster) Leader(ctx context.Context, o LeaderOptions, lead func(context.Context, Lead) error) error {
 	if o.Identity == "" {
 		return errors.New("leader election: the candidate has no identity")
@@ -47,17 +48,43 @@ func (c *Cluster) Leader(ctx context.Context, o LeaderOptions, lead func(context
 	return ctx.Err()
 }
 
-// lease is the lock, and knows whether it was won.
+// lease is the lock, and knows whether it was won and until when it holds.
 type lease struct {
 	*resourcelock.LeaseLock
-	won atomic.Bool
+	won      atomic.Bool
+	duration time.Duration
+	now      func() time.Time
+	renewed  atomic.Pointer[time.Time] // when the last write of it that was accepted had been begun
+}
+
+func (l *lease) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.renew(func() error { return l.LeaseLock.Create(ctx, r) })
+}
+
+func (l *lease) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.renew(func() error { return l.LeaseLock.Update(ctx, r) })
+}
+
+func (l *lease) renew(write func() error) error {
+	began := l.now()
+	err := write()
+	if err == nil {
+		l.renewed.Store(&began)
+	}
+	return err
+}
+
+// expired reports that another may lead by now. It needs no timer to have run: a process that was stopped for a while sees it at once.
+func (l *lease) expired() bool {
+	at := l.renewed.Load()
+	return at == nil || l.now().Sub(*at) >= l.duration
 }
 
 // RecordEvent is called by the elector the moment it has won, and when it stops.
 func (l *lease) RecordEvent(string) { l.won.Store(true) }
 
 func (c *Cluster) lease(o LeaderOptions) *lease {
-	return &lease{LeaseLock: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Name: o.Name, Namespace: c.opts.Namespace},
+	return &lease{duration: o.Duration, now: c.opts.Now, LeaseLock: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Name: o.Name, Namespace: c.opts.Namespace},
 		Client: c.kube.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity}}}
 }
 
@@ -80,7 +107,10 @@ func (c *Cluster) term(ctx context.Context, o LeaderOptions, lead func(context.C
 				term, end := context.WithCancel(term)
 				defer end()
 				defer context.AfterFunc(ctx, end)()
-				result <- c.inTerm(term, o, lead)
+				c.holds.Store(lock)
+				err := c.inTerm(term, o, lead)
+				c.holds.Store(nil)
+				result <- err
 			},
 			OnStoppedLeading: func() {},
 		}})

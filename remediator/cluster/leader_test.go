@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -114,5 +115,51 @@ func TestALeaderThatIsCutOffStopsBeforeTheNextBegins(t *testing.T) {
 	cancel()
 	for range 2 {
 		<-ended
+	}
+}
+
+// A process that was stopped and wakes is in the middle of what it did, and its context has not ended yet.
+func TestALeaderWhoseLeaseHasRunOutWritesNothingMore(t *testing.T) {
+	s := kube(t)
+	clean(t, s)
+	var cut atomic.Bool
+	cfg := asRemediator(s)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if cut.Load() && strings.Contains(r.URL.Path, "/leases/") {
+				return nil, errors.New("no renewal")
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	var w writes
+	c := start(t, cfg, cluster.Options{Audit: w.hook})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended, checked := make(chan error, 1), make(chan struct{})
+	go func() {
+		ended <- c.Leader(ctx, candidate("one", "stopped"), func(ctx context.Context, _ cluster.Lead) error {
+			defer close(checked)
+			asleep := context.WithoutCancel(ctx)
+			if _, err := c.Cordon(asleep, "a1", "inc-1"); err != nil {
+				t.Error(err)
+			}
+			cut.Store(true)
+			time.Sleep(3 * time.Second) // the lease's duration
+			sent := w.sent("patch", "Node")
+			if _, err := c.Cordon(asleep, "a2", "inc-1"); !errors.Is(err, cluster.ErrDeposed) {
+				t.Errorf("it cordoned: %v", err)
+			}
+			if n := w.sent("patch", "Node"); n != sent {
+				t.Errorf("%d requests were sent", n-sent)
+			}
+			cancel()
+			return nil
+		})
+	}()
+	<-checked
+	<-ended
+	if _, err := c.Cordon(within(t), "a2", "inc-1"); err != nil { // where nobody is elected, nobody is deposed
+		t.Error(err)
 	}
 }
