@@ -89,7 +89,7 @@ func (d *driver) held(ctx context.Context, i Incident, p *Plan, refused []guard.
 				i.HeldAt = now
 			}
 			i.Waiting = what + strings.TrimPrefix(first.String(), string(first.Guard))
-			i.note(now, fmt.Sprintf("waiting: %s; taken up when it lets go, if the fault still holds then, within %s", i.Waiting, within))
+			i.note(now, fmt.Sprintf("waiting: %s; taken up when it lets go, if the fault still holds then, within %s", i.Waiting, strings.Replace(within.String(), "h0m0s", "h", 1)))
 		})
 		if err != nil {
 			return err

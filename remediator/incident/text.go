@@ -116,7 +116,7 @@ func (i Incident) WaitsFor() string {
 
 // paths says how a gang is brought back.
 var paths = map[string]string{
-	launcherPath: ", restarted by its launcher: only pods that have to move are replaced", recreatePath: ", every pod is replaced",
+	launcherPath: ", brought back by its launcher: only pods that have to move are replaced", recreatePath: ", brought back by replacing every pod",
 }
 
 // remedies says how a wait ends that a person can end.
@@ -230,7 +230,7 @@ func seen(f Fault) string {
 	if e.Raw != "" {
 		out = indent + e.Raw
 	}
-	if e.Signal == "" || e.Value == nil {
+	if e.Signal == "" || e.Value == nil || e.Expected == nil && e.Lower == nil && e.Upper == nil {
 		return out
 	}
 	out += fmt.Sprintf("%ssaw %s = %g", indent, e.Signal, *e.Value)

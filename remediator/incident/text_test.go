@@ -37,7 +37,7 @@ func TestTheStorySaysWhenWhatWasSeenWhyTheRuleFiredAndWhatIsLeftToDo(t *testing.
 	got := written(remapped())
 	for _, want := range []string{
 		"opened     2026-11-22 02:00:00 UTC, closed 2.8 s later",
-		"train/llm, 1 rank, restarted by its launcher",
+		"train/llm, 1 rank, brought back by its launcher",
 		"saw pitcrew.gpu.row_remap.pending = 1, at most 0\n",
 		"because: severity critical\n",
 		"left       a1 was cordoned and is not given back by itself: mend it (reset-gpu), then `kubectl uncordon a1`",
