@@ -18,12 +18,15 @@ const (
 	RoleReader     Role = "reader"
 )
 
-// Rights are the NATS permissions of a client: subjects that it may publish to and subscribe to, and whether it may answer what it is
-// asked.
+// Rights are the NATS permissions of a client: subjects that it may publish to, though not to those denied, and subscribe to, and whether
+// it may answer what it is asked.
 type Rights struct {
-	Publish, Subscribe []string
-	Answer             bool
+	Publish, Deny, Subscribe []string
+	Answer                   bool
 }
+
+// ActingConsumer is the durable consumer of events of whoever acts on them. What another takes from it is lost to the remediator.
+const ActingConsumer = "remediator"
 
 // duty is what a role does on the bus. In subjects, {cluster} and {name} stand for tokens. Of the streams and buckets: may look whether
 // each is there, all roles; follow is to be told of changes; pull is to fetch, which conditions and events need; get is to read a value.
@@ -32,6 +35,7 @@ type duty struct {
 	follow, pull, get  []string
 	put                []string // below $KV.
 	makes, answers     bool
+	acts               bool // by ActingConsumer
 }
 
 var (
@@ -60,6 +64,7 @@ var duties = map[Role]duty{
 		},
 		subscribe: []string{beatPrefix + ".{cluster}.*"},
 		makes:     true,
+		acts:      true,
 		pull:      allStreams,
 		follow:    []string{IncidentBucket, AttemptBucket, ControlBucket},
 		get:       []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket},
@@ -113,6 +118,11 @@ func RightsOf(r Role, cluster, name, inbox string) Rights {
 	give("$JS.ACK.%s.>", d.pull...)
 	give("$JS.API.DIRECT.GET.%s.>", streamsOf(d.get)...)
 	give("$KV.%s", d.put...)
+	if !d.acts {
+		for _, format := range []string{"$JS.API.CONSUMER.*.%s.%s", "$JS.API.CONSUMER.*.%s.%s.>", "$JS.API.CONSUMER.MSG.NEXT.%s.%s", "$JS.ACK.%s.%s.>"} {
+			out.Deny = append(out.Deny, fmt.Sprintf(format, EventStream, ActingConsumer))
+		}
+	}
 	for _, list := range [][]string{out.Publish, out.Subscribe} {
 		for i, s := range list {
 			list[i] = fill.Replace(s)

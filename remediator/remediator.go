@@ -215,7 +215,7 @@ func (r *remediator) stand(ctx context.Context) error {
 		}
 		id = fmt.Sprintf("%s/%d/%d", host, os.Getpid(), time.Now().UnixNano())
 	}
-	return r.cluster.Leader(ctx, cluster.LeaderOptions{Identity: id}, func(ctx context.Context, l cluster.Lead) error {
+	return r.cluster.Leader(ctx, cluster.LeaderOptions{Identity: id, Duration: r.o.Lease}, func(ctx context.Context, l cluster.Lead) error {
 		r.o.Log.Info("leading", "identity", l.Identity, "term", l.Token)
 		return r.lead(ctx)
 	})
@@ -302,7 +302,7 @@ func (r *remediator) lead(ctx context.Context) error {
 	defer e.Wait()
 	r.tellStanding(e)
 	group.Go(func() error {
-		return r.bus.Events(ctx, "remediator", func(ctx context.Context, d bus.Delivery) error {
+		return r.bus.Events(ctx, bus.ActingConsumer, func(ctx context.Context, d bus.Delivery) error {
 			if d.Event.Data.Target.Node == "" && d.Gateway == "" { // who publishes for a node speaks of that node, whatever he leaves out
 				d.Event.Data.Target.Node = d.Node
 			}

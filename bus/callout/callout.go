@@ -268,7 +268,7 @@ func (c *Callout) user(q *jwt.AuthorizationRequestClaims, who bus.Bearer) (*jwt.
 	rights := bus.RightsOf(r.role, c.o.Cluster, name, who.Inbox())
 	u := jwt.NewUserClaims(q.UserNkey)
 	u.Name, u.Audience, u.Expires = strings.TrimSpace(string(r.role)+" "+name), c.o.Account, until.Unix()
-	u.Pub.Allow, u.Sub.Allow = rights.Publish, rights.Subscribe
+	u.Pub.Allow, u.Pub.Deny, u.Sub.Allow = rights.Publish, rights.Deny, rights.Subscribe
 	u.AllowedConnectionTypes = jwt.StringList{jwt.ConnectionTypeStandard}
 	if rights.Answer {
 		u.Resp = &jwt.ResponsePermission{MaxMsgs: 1, Expires: stays}
