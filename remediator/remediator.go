@@ -45,6 +45,7 @@ type Options struct {
 	Audit       string   // file of the audit log, one JSON line per write; empty: standard error's log only
 	Elect       bool     // leader election
 	Identity    string
+	Lease       time.Duration // a leader that is silent for so long is replaced; default 15 s
 	// Alertmanagers and Webhooks are http addresses that the policy step notify sends to.
 	Alertmanagers, Webhooks []string
 	OTLP                    string // address for traces; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, if it does

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -61,6 +62,7 @@ func command() *cobra.Command {
 	f.StringSliceVar(&o.Webhooks, "webhook", list("PITCREW_WEBHOOK"), "address that gets the policy step notify as CloudEvents; may be repeated (PITCREW_WEBHOOK)")
 	f.StringVar(&o.OTLP, "otlp", "", "where one trace per incident goes, OTLP over gRPC: host:4317 without TLS, or with https://; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, or none")
 	f.BoolVar(&o.Elect, "leader-elect", true, "act only while holding the lease")
+	f.DurationVar(&o.Lease, "lease", 15*time.Second, "a leader that is silent for so long is replaced; whole seconds")
 	p.BoolVarP(&verbose, "verbose", "v", false, "log debug lines")
 	c.AddCommand(uninstall(&o, logs))
 	return c

@@ -17,8 +17,8 @@ type LeaderOptions struct {
 	Identity string        // unique to this process, also across its restarts; required
 	Name     string        // of the Lease in Pitcrew's namespace; default pitcrew-remediator
 	Duration time.Duration // a silent leader is replaced after this; default 15 s
-	Renew    time.Duration // a leader that could not renew for this long gives up; default 10 s
-	Retry    time.Duration // between tries; default 2 s
+	Renew    time.Duration // a leader that could not renew for this long gives up; default two thirds of Duration
+	Retry    time.Duration // between tries; default two fifteenths of Duration
 }
 
 // Lead is a term of leadership. Its token grows with every change of leader: who holds a smaller one has been replaced.
@@ -38,7 +38,10 @@ func (c *Cluster) Leader(ctx context.Context, o LeaderOptions, lead func(context
 		o.Name = fieldManager
 	}
 	if o.Duration == 0 {
-		o.Duration, o.Renew, o.Retry = 15*time.Second, 10*time.Second, 2*time.Second
+		o.Duration = 15 * time.Second
+	}
+	if o.Renew == 0 {
+		o.Renew, o.Retry = o.Duration*2/3, o.Duration*2/15
 	}
 	for ctx.Err() == nil {
 		if err := c.term(ctx, o, lead); err != nil {
