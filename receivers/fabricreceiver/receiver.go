@@ -138,14 +138,17 @@ func (r *fabricReceiver) follow(ctx, own context.Context, a *adapter) {
 		r.look(own, a)
 		select {
 		case <-own.Done():
-			if ctx.Err() == nil {
-				a.resume = time.Time{}
-				r.look(ctx, a)
-				r.trouble(a.name, nil)
-			}
-			return
 		case <-t.C:
 		}
+		if own.Err() == nil {
+			continue
+		}
+		if ctx.Err() == nil {
+			a.resume = time.Time{}
+			r.look(ctx, a)
+			r.trouble(a.name, nil)
+		}
+		return
 	}
 }
 

@@ -190,7 +190,7 @@ func TestItFollowsAdaptersThatComeAndGo(t *testing.T) {
 	r := newRig(t, "mlx5_0")
 	f := NewFactory()
 	cfg := createDefaultConfig().(*Config)
-	cfg.Sys, cfg.StateInterval = r.root, 100*time.Millisecond
+	cfg.Sys, cfg.StateInterval = r.root, time.Hour // what is said of the end is not by another look
 	set := receivertest.NewNopSettings(Type)
 	m, err := f.CreateMetrics(t.Context(), set, cfg, &r.metricsSink)
 	if err != nil {
@@ -220,8 +220,9 @@ func TestItFollowsAdaptersThatComeAndGo(t *testing.T) {
 	if err := os.Remove(filepath.Join(r.root, "class/infiniband/mlx5_0")); err != nil {
 		t.Fatal(err)
 	}
+	r.logsSink.Reset()
 	rcv.list(t.Context())
-	await("its end", func() bool { return following() == 0 })
+	await("its end", func() bool { return following() == 0 && len(r.logsSink.AllLogs()) == 1 })
 	if err := errors.Join(m.Shutdown(t.Context()), l.Shutdown(t.Context())); err != nil {
 		t.Fatal(err)
 	}
