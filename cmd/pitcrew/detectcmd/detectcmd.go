@@ -127,7 +127,7 @@ func Command() *cobra.Command {
 			case "json":
 				o.JSON = true
 			default:
-				return fmt.Errorf("-o %q: text or json", output)
+				return fmt.Errorf("unknown output %q; text or json", output)
 			}
 			if backtest {
 				o.Backtest = c.OutOrStdout()

@@ -55,6 +55,9 @@ of a GPU or switch, under the event that explains it.`,
 			} else {
 				err = parseLines(t, in, tsv, &p)
 			}
+			if err == nil && !p.json && p.tw == nil && p.lost == 0 { // silence would leave open whether anything was read
+				fmt.Fprintln(c.ErrOrStderr(), "no GPU fault in this log")
+			}
 			return errors.Join(err, p.flush())
 		},
 	}

@@ -248,3 +248,18 @@ func TestARulesFileChangesWhatIsSaid(t *testing.T) {
 		t.Error("a missing file was taken")
 	}
 }
+
+func TestALogWithoutAFaultIsSaidToHaveNone(t *testing.T) {
+	const quiet, loud = "[1.0] usb 1-1: new device\n", "[1.0] NVRM: Xid (PCI:0000:1a:00): 79, pid=1, GPU has fallen off the bus.\n"
+	for _, args := range [][]string{{"parse"}, {"parse", "--bursts"}} {
+		if out, errs, err := tryBoth(quiet, args...); err != nil || out != "" || errs != "no GPU fault in this log\n" {
+			t.Errorf("%v: %q, %q, %v", args, out, errs, err)
+		}
+		if out, errs, err := tryBoth(quiet, append(args, "-o", "json")...); err != nil || out != "" || errs != "" {
+			t.Errorf("%v as JSON: %q, %q, %v", args, out, errs, err)
+		}
+		if out, errs, err := tryBoth(loud, args...); err != nil || out == "" || errs != "" {
+			t.Errorf("%v of a fault: %q, %q, %v", args, out, errs, err)
+		}
+	}
+}
