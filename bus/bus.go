@@ -188,7 +188,23 @@ func (b *Bus) ensure(ctx context.Context) error {
 			return fmt.Errorf("make bucket %s: %w", c.Bucket, err)
 		}
 	}
+	b.ensureClasses(ctx)
 	return nil
+}
+
+// ensureClasses makes the one bucket without which all else works: who must not make it waits for who may, and is told when it asks for it.
+func (b *Bus) ensureClasses(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, optionalIn)
+	defer cancel()
+	if b.there(ctx, bucketStream+ClassBucket) {
+		return
+	}
+	_, err := b.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: ClassBucket, History: 1, TTL: classesFor, MaxBytes: classesMost, MaxValueSize: maxClassValue, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas,
+	})
+	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) {
+		b.log.Debug("bucket not made; gateways do not exchange classes while it is not there", "bucket", ClassBucket, "error", err)
+	}
 }
 
 // bucketStream begins the names of the streams that hold buckets.

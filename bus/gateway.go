@@ -25,6 +25,9 @@ func (b *Bus) foundID(c Condition) string {
 	return b.cluster + "\n" + gatewayMark + c.Gateway + "\n" + c.Key
 }
 
+// ours reports whether a key begins with the cluster's name.
+func (b *Bus) ours(key string) bool { return strings.HasPrefix(key, b.cluster+"\n") }
+
 func (b *Bus) setFound(ctx context.Context, c Condition) error {
 	if c.Active {
 		return b.findings().Set(ctx, b.foundID(c), c)
@@ -39,7 +42,7 @@ func (b *Bus) Found(ctx context.Context) (all []Condition, refused []error, err 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	err = b.findings().refusing(refuse).Watch(ctx, cancel, func(v Change[Condition]) {
-		if v.Deleted || !strings.HasPrefix(v.Key, b.cluster+"\n") {
+		if v.Deleted || !b.ours(v.Key) {
 			return
 		}
 		c, err := b.admitFound(v)

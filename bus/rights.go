@@ -40,7 +40,7 @@ type duty struct {
 
 var (
 	allStreams = []string{EventStream, ConditionStream}
-	allBuckets = []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, StatementBucket, FindingBucket}
+	allBuckets = []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, StatementBucket, FindingBucket, ClassBucket}
 )
 
 // duties is the one table of who may do what. It says nothing of streams' ends: no role may delete, purge or change one.
@@ -55,8 +55,8 @@ var duties = map[Role]duty{
 	},
 	RoleGateway: {
 		publish: []string{eventPrefix + ".{cluster}.{name}.*"},
-		follow:  []string{StatementBucket},
-		put:     []string{FindingBucket + ".{cluster}.{name}.>"},
+		follow:  []string{StatementBucket, ClassBucket},
+		put:     []string{FindingBucket + ".{cluster}.{name}.>", ClassBucket + ".{cluster}.{name}.>"},
 	},
 	RoleRemediator: {
 		publish: []string{

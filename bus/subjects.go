@@ -15,6 +15,7 @@ const (
 	ControlBucket   = "PITCREW_CONTROL"
 	StatementBucket = "PITCREW_STATEMENTS"
 	FindingBucket   = "PITCREW_FINDINGS"
+	ClassBucket     = "PITCREW_CLASSES"
 )
 
 const (

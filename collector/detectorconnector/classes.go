@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.uber.org/zap"
 
+	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/detector/class"
 	"github.com/pitcrew/pitcrew/detector/durable"
 	"github.com/pitcrew/pitcrew/detector/job"
@@ -86,6 +88,61 @@ func (f *classFile) load(s *class.Store) {
 	default:
 		f.log.Warn("what was learnt of workloads could not be read; learning anew", zap.Error(err))
 	}
+}
+
+// ClassExchange is an extension that brings gateways' records of classes to each other.
+type ClassExchange interface {
+	ExchangeClasses(k bus.ClassKeeper) (stop func())
+}
+
+// exchange lets k exchange what it keeps, where the collector has an extension that does.
+func exchange(host component.Host, k bus.ClassKeeper) (stop func()) {
+	for _, x := range host.GetExtensions() {
+		if e, ok := x.(ClassExchange); ok {
+			return e.ExchangeClasses(k)
+		}
+	}
+	return func() {}
+}
+
+// classKeeper is the store of classes as other gateways see it.
+type classKeeper struct{ j *jobs }
+
+// Offers implements bus.ClassKeeper.
+func (k classKeeper) Offers() (out []bus.ClassOffer) {
+	k.j.mu.Lock()
+	defer k.j.mu.Unlock()
+	set, gone := k.j.store.Changed(&k.j.ledger, bus.OffersMost)
+	k.j.offered = map[string]class.Piece{}
+	for _, p := range set {
+		k.j.offered[p.ID] = p
+		out = append(out, bus.ClassOffer{ClassRecord: bus.ClassRecord{Gateway: k.j.name, ID: p.ID, Raw: p.Raw}})
+	}
+	for _, id := range gone {
+		out = append(out, bus.ClassOffer{ClassRecord: bus.ClassRecord{Gateway: k.j.name, ID: id}, Gone: true})
+	}
+	return out
+}
+
+// Given implements bus.ClassKeeper.
+func (k classKeeper) Given(o bus.ClassOffer) {
+	k.j.mu.Lock()
+	defer k.j.mu.Unlock()
+	if o.Gone {
+		k.j.ledger.Forgot(o.ID)
+		return
+	}
+	if p, ok := k.j.offered[o.ID]; ok {
+		k.j.ledger.Gave(p)
+		delete(k.j.offered, o.ID)
+	}
+}
+
+// Take implements bus.ClassKeeper.
+func (k classKeeper) Take(r bus.ClassRecord) error {
+	k.j.mu.Lock()
+	defer k.j.mu.Unlock()
+	return k.j.store.Take(&k.j.ledger, r.Gateway, r.ID, r.Raw, k.j.now().UnixNano())
 }
 
 // keepClasses saves what was learnt now and then.

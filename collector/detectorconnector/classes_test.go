@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/connector/connectortest"
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
@@ -44,8 +45,14 @@ func newLearner(t *testing.T, file string) *learner {
 // learnerAt begins at a time, Unix ns; people may speak to it.
 func learnerAt(t *testing.T, files Jobs, at int64) *learner {
 	t.Helper()
+	return learnerNamed(t, "gw-0", files, at, nil)
+}
+
+// learnerNamed is a gateway of a name, beside an extension.
+func learnerNamed(t *testing.T, name string, files Jobs, at int64, beside component.Component) *learner {
+	t.Helper()
 	cfg := createDefaultConfig().(*Config)
-	cfg.Cluster, cfg.Node, cfg.Scope, cfg.Jobs.ClassesFile, cfg.Jobs.StateFile = "c", "gw-0", ScopeJobs, files.ClassesFile, files.StateFile
+	cfg.Cluster, cfg.Node, cfg.Scope, cfg.Jobs.ClassesFile, cfg.Jobs.StateFile = "c", name, ScopeJobs, files.ClassesFile, files.StateFile
 	core, logs := observer.New(zapcore.InfoLevel)
 	set := connectortest.NewNopSettings(Type)
 	set.Logger = zap.New(core)
@@ -57,7 +64,11 @@ func learnerAt(t *testing.T, files Jobs, at int64) *learner {
 	l.jobs = c.(*jobs)
 	l.at.Store(at)
 	l.now = func() time.Time { return time.Unix(0, l.at.Load()) }
-	if err := l.Start(t.Context(), host{l.people}); err != nil {
+	var around component.Host = host{l.people}
+	if beside != nil {
+		around = extensions{component.MustNewID("statements"): beside}
+	}
+	if err := l.Start(t.Context(), around); err != nil {
 		t.Fatal(err)
 	}
 	return l

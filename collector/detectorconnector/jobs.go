@@ -63,10 +63,12 @@ type jobs struct {
 	cfg     *Config
 	log     *zap.Logger
 	next    consumer.Logs
+	name    string // the gateway's
 	now     func() time.Time
 	metrics *jobsMetrics
 	stop    context.CancelFunc
 	unheed  func() // ends the hearing of what people say
+	parted  func() // ends the exchange of classes
 	group   sync.WaitGroup
 	file    classFile
 	running jobsFile
@@ -74,6 +76,8 @@ type jobs struct {
 	mu      sync.Mutex
 	engine  *job.Engine
 	store   *class.Store // the engine's
+	ledger  class.Ledger // of what other gateways were given
+	offered map[string]class.Piece
 	pending []detector.Finding
 	lost    int64
 }
@@ -90,7 +94,7 @@ func newJobs(set connector.Settings, cfg *Config, next consumer.Logs) (*jobs, er
 	if err != nil {
 		return nil, err
 	}
-	j := &jobs{cfg: cfg, log: set.Logger, next: next, now: time.Now, store: store, file: classFile{path: cfg.Jobs.ClassesFile, log: set.Logger}}
+	j := &jobs{cfg: cfg, log: set.Logger, next: next, name: name, now: time.Now, store: store, file: classFile{path: cfg.Jobs.ClassesFile, log: set.Logger}}
 	j.running = jobsFile{path: cfg.Jobs.StateFile, log: set.Logger}
 	j.engine = job.New(job.Options{
 		Cluster: cfg.Cluster, Gateway: name, MaxJobs: cfg.Jobs.MaxJobs, MaxRanks: cfg.Jobs.MaxRanks, Absent: cfg.Jobs.Absent, Forget: cfg.Jobs.Forget, Classes: store,
@@ -115,6 +119,7 @@ func (j *jobs) Start(_ context.Context, host component.Host) error {
 	j.file.load(j.store)
 	j.running.load(j.now(), j.engine)
 	j.unheed = follow(host, j.say)
+	j.parted = exchange(host, classKeeper{j})
 	if j.running.path != "" {
 		j.group.Go(func() { j.keepJobs(ctx) })
 	}
@@ -140,6 +145,7 @@ func (j *jobs) Start(_ context.Context, host component.Host) error {
 func (j *jobs) Shutdown(context.Context) error {
 	if j.stop != nil {
 		j.unheed()
+		j.parted()
 		j.stop()
 		j.group.Wait()
 	}

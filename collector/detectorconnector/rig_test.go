@@ -22,7 +22,11 @@ import (
 	"github.com/pitcrew/pitcrew/event"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.init.0.func1"), // a ticker of the server's package, for ever
+		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server/ats.init.0.func1"))
+}
 
 var t0 = time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
 

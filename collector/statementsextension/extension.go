@@ -60,7 +60,11 @@ func NewFactory() extension.Factory {
 		},
 		func(_ context.Context, set extension.Settings, cfg component.Config) (extension.Extension, error) {
 			f, err := NewFollower(set.TelemetrySettings, "gateway", ofGateways)
-			return &gateway{Follower: f, log: set.Logger, cfg: cfg.(*Config)}, err
+			if err != nil {
+				return nil, err
+			}
+			x, err := newExchange(set.Logger, set.MeterProvider.Meter("github.com/pitcrew/pitcrew/collector/statementsextension"))
+			return &gateway{Follower: f, log: set.Logger, cfg: cfg.(*Config), classes: x, every: classesEvery}, err
 		}, component.StabilityLevelAlpha)
 }
 
@@ -84,6 +88,9 @@ type gateway struct {
 	bus  *bus.Bus
 	stop context.CancelFunc
 	work sync.WaitGroup
+
+	classes *exchange
+	every   time.Duration
 }
 
 // Start implements component.Component. It does not wait for NATS.
@@ -122,5 +129,5 @@ func (g *gateway) Shutdown(context.Context) error {
 		g.work.Wait()
 		g.bus.Close()
 	}
-	return g.Close()
+	return errors.Join(g.Close(), g.classes.reg.Unregister())
 }
