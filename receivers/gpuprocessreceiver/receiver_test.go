@@ -116,6 +116,23 @@ func TestAProcessAndItsGPUAreSaidWithItsContainer(t *testing.T) {
 	}
 }
 
+// A runtime makes a container's process before it puts it into the container's own group.
+func TestAProcessThatWasNotYetInItsContainerIsNamedOnceItIs(t *testing.T) {
+	r := newRig(t)
+	r.GPU(0, "GPU-a", "0000:1a:00")
+	for _, in := range []string{group, group + container} {
+		r.Process(42, 100, "python3", in, []string{"python3"}, "/dev/nvidia0")
+		r.said(t, time.Minute)
+	}
+	recs := records(&r.sink)
+	if len(recs) != 1 {
+		t.Fatalf("%d records", len(recs))
+	}
+	if got, _ := recs[0].Attributes().Get(attrContainer); got.Str() != container {
+		t.Errorf("container %q", got.Str())
+	}
+}
+
 func TestAUseIsSaidAgainNowAndThenAndEndsWhenItEnds(t *testing.T) {
 	r := newRig(t)
 	r.GPU(0, "GPU-a", "0000:1a:00")

@@ -144,7 +144,7 @@ func (s *scanner) look(p *known, now time.Time) []use {
 	}
 	out = append(out, s.ended(p, slices.DeleteFunc(slices.Clone(p.uses), func(m int) bool { return slices.Contains(open, m) }))...)
 	p.facts, p.uses = facts, open
-	if p.in == (process.Container{}) {
+	if p.in.ID == "" {
 		p.in, _ = s.fs.ContainerOf(p.pid)
 	}
 	return append(out, s.usesOf(p, open, now)...)
