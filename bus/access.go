@@ -10,23 +10,22 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A client that the server refuses costs an API server a review of its token each time that it asks again.
+// A client looks for a server that is away every pauseLeast. One that is refused costs an API server a review of its token each time that it
+// asks again: it waits for twice as long each time, up to pauseMost.
 const (
-	pauseAway    = 200 * time.Millisecond
-	pauseRefused = time.Second
+	pauseLeast = 200 * time.Millisecond
+	pauseMost  = 2 * time.Second
 )
 
 // pause is how long a client waits before it looks for the server again.
 func (b *Bus) pause(int) time.Duration {
-	if b.shown.Load() {
-		return pauseRefused + rand.N(pauseRefused)
-	}
-	return pauseAway + rand.N(pauseAway/2)
+	d := min(pauseLeast<<min(b.shown.Load(), 8), pauseMost)
+	return d + rand.N(d/2)
 }
 
 // token is what to show to the server now. A file that cannot be read is told, and the server refuses.
 func (b *Bus) token() string {
-	b.shown.Store(true)
+	b.shown.Add(1)
 	token, _, err := readTokenFile(b.opts.TokenFile)
 	if err != nil {
 		b.log.Error("no token to show", "error", err)
@@ -56,7 +55,7 @@ func isRefusal(err error) bool {
 
 // away says why there is no connection, and what to do.
 func (b *Bus) away(err error) error {
-	if b.shown.Load() || isRefusal(b.nc.LastError()) {
+	if b.shown.Load() > 0 || isRefusal(b.nc.LastError()) {
 		return b.refusal(err)
 	}
 	return fmt.Errorf("NATS at %s is not reachable (start it, or give its address by --nats): %w", b.opts.URL, err)

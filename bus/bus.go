@@ -50,9 +50,9 @@ type Bus struct {
 	cluster string
 	opts    Options
 	log     *slog.Logger
-	ensured atomic.Bool // on the present connection
-	shown   atomic.Bool // a token, and no connection since
-	told    atomic.Bool // that the server refuses, since there was a connection
+	ensured atomic.Bool  // on the present connection
+	shown   atomic.Int32 // tokens, and no connection since
+	told    atomic.Bool  // that the server refuses, since there was a connection
 }
 
 // Connect dials NATS. It does not wait for the server: a client that starts first connects when the server comes. Only
@@ -88,10 +88,10 @@ func Connect(o Options) (*Bus, error) {
 				log.Warn("disconnected from NATS; reconnecting", "error", err)
 			}
 		}),
-		nats.ConnectHandler(func(*nats.Conn) { b.shown.Store(false) }),
+		nats.ConnectHandler(func(*nats.Conn) { b.shown.Store(0) }),
 		nats.ReconnectHandler(func(*nats.Conn) {
 			b.ensured.Store(false) // it may be another server, with an empty folder
-			b.shown.Store(false)
+			b.shown.Store(0)
 			b.told.Store(false)
 			log.Info("connected to NATS")
 		}),

@@ -24,9 +24,10 @@ import (
 )
 
 const (
-	question  = "$SYS.REQ.USER.AUTH" // the subject of nats-server's questions
-	curveOf   = "Nats-Server-Xkey"   // header: to which key the answer is encrypted
-	queue     = "pitcrew-callout"    // of all that answer, one is asked
+	question  = "$SYS.REQ.USER.AUTH"  // the subject of nats-server's questions
+	curveOf   = "Nats-Server-Xkey"    // header: to which key the answer is encrypted
+	sooner    = 40 * time.Millisecond // back than clients: who asks before there is somebody to ask waits for 2 s
+	queue     = "pitcrew-callout"     // of all that answer, one is asked
 	meantFor  = "nats-authorization-request"
 	within    = 1500 * time.Millisecond // nats-server waits for 2 s
 	atOnce    = 64                      // reviews under way; more wait, and are dropped when nobody waits for them any more
@@ -127,7 +128,7 @@ func Start(o Options) (*Callout, error) {
 	c := &Callout{o: o, places: make(chan struct{}, atOnce), told: map[string]time.Time{}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.nc, err = nats.Connect(o.URL, nats.Name("pitcrew-callout"), nats.Nkey(user, o.Keys.user.Sign), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
-		nats.IgnoreAuthErrorAbort(), nats.ReconnectWait(200*time.Millisecond), nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2),
+		nats.IgnoreAuthErrorAbort(), nats.ReconnectWait(sooner), nats.ReconnectJitter(0, 0), nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			o.Logger.Warn("NATS callout; is deploy/nats-auth.conf in force, with these keys' public halves?", "error", err)
 		}))
