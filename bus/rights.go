@@ -74,7 +74,7 @@ var duties = map[Role]duty{
 		pull:   allStreams,
 		follow: []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket},
 		get:    []string{IncidentBucket, StatementBucket, ControlBucket},
-		put:    []string{StatementBucket + ".>", ControlBucket + ".>"},
+		put:    []string{StatementBucket + ".>", ControlBucket + ".>", IncidentBucket + ".>"}, // an approval is written into the incident
 	},
 	RoleReader: {
 		pull:   allStreams,

@@ -60,7 +60,7 @@ var deeds = []struct {
 		_, err := bus.NewBucket[struct{}](b, bus.IncidentBucket).List(ctx)
 		return err
 	}},
-	{"write an incident", "R", func(ctx context.Context, _ *testing.T, b *bus.Bus) error {
+	{"write into an incident", "Ro", func(ctx context.Context, _ *testing.T, b *bus.Bus) error {
 		return bus.NewBucket[struct{}](b, bus.IncidentBucket).Set(ctx, "inc-1", struct{}{})
 	}},
 	{"remember an event", "R", func(ctx context.Context, _ *testing.T, b *bus.Bus) error { _, err := b.Seen(ctx, "id"); return err }},
