@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -154,17 +155,21 @@ type Change[T any] struct {
 	Deleted bool
 }
 
-// List reads every present value.
+// List reads every present value, each key once: what is written meanwhile is given as it was or as it is then.
 func (k Bucket[T]) List(ctx context.Context) ([]Change[T], error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var out []Change[T]
+	at := map[string]int{} // a key that is written during the listing comes again
 	err := k.Watch(ctx, cancel, func(c Change[T]) {
-		if !c.Deleted {
-			out = append(out, c)
+		if n, again := at[c.Key]; again {
+			out[n] = c
+			return
 		}
+		at[c.Key] = len(out)
+		out = append(out, c)
 	})
-	return out, err
+	return slices.DeleteFunc(out, func(c Change[T]) bool { return c.Deleted }), err
 }
 
 // Seen remembers an event id past JetStream's window. It reports whether the id was new.
