@@ -7,8 +7,7 @@ import (
 )
 
 func TestAKeyThatIsWrittenWhileABucketIsListedIsListedOnce(t *testing.T) {
-	s := startServer(t, t.TempDir(), -1)
-	b := connect(t, s.URL())
+	b := testBus(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	k := NewBucket[int](b, AttemptBucket)
