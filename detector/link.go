@@ -113,6 +113,7 @@ func WantsLink(metric string) bool {
 // Bounds of what is kept of links.
 const (
 	maxCarriers   = 512
+	maxSwitches   = 64 // of them, which alone have counters by link
 	maxLinkNumber = 255
 	maxLinkID     = 256 // bytes
 )
@@ -163,11 +164,25 @@ func (e *Engine) isSwitch(id string) bool {
 	return ok && c.of == ofSwitch
 }
 
+func (e *Engine) switches() (n int) {
+	e.carriers.each(func(_ string, c *carrier) {
+		if c.of == ofSwitch {
+			n++
+		}
+	})
+	return n
+}
+
 func (e *Engine) link(v LinkValue) {
 	c, ok := e.carriers.get(v.ID)
 	if !ok {
+		of := bearerOf(v.Metric)
+		if of == ofSwitch && e.switches() >= maxSwitches {
+			e.counts.Malformed++
+			return
+		}
 		c = &carrier{
-			of: bearerOf(v.Metric), id: v.ID, at: map[int]time.Time{}, values: map[int]float64{}, most: map[int]float64{}, links: map[string]float64{},
+			of: of, id: v.ID, at: map[int]time.Time{}, values: map[int]float64{}, most: map[int]float64{}, links: map[string]float64{},
 			counts: map[int]*growth{}, codes: map[int]float64{}, since: map[int]time.Time{},
 		}
 		e.carriers.put(v.ID, c)
@@ -196,6 +211,9 @@ func (e *Engine) link(v LinkValue) {
 			if g == nil {
 				g = &growth{}
 				c.counts[i] = g
+			}
+			if c.of != ofSwitch {
+				v.Number = -1
 			}
 			g.add(max(kind, 0), v.Number, v.Time, v.V, r)
 		case linkFewer:

@@ -348,11 +348,43 @@ func TestNonsenseOfLinksIsCountedAndBounded(t *testing.T) {
 		t.Errorf("%d malformed", got)
 	}
 	e.LinkChanged("GPU-1", -5, "down", time.Time{})
+	e = engine(t)
 	for i := range 2000 {
-		e.Link(linkCount("pitcrew.nvswitch.link.errors", "crc", fmt.Sprint("SW-", i), -1<<31, 1, 1))
+		e.Link(linkCount("pitcrew.nvswitch.link.errors", "crc", fmt.Sprint("SW-", i), 255, 1, 1))
+		e.Link(linkCount("pitcrew.gpu.nvlink.errors", "crc_data", fmt.Sprint("GPU-", i), 255-i%2*1<<31, 1, 1))
 	}
 	e.Settle()
-	if n := e.carriers.len(); n != maxCarriers {
-		t.Errorf("%d carriers are held", n)
+	if n, switches := e.carriers.len(), e.switches(); n != maxCarriers || switches > maxSwitches {
+		t.Errorf("%d carriers are held, %d of them switches", n, switches)
 	}
+	counters := 0
+	e.carriers.each(func(_ string, c *carrier) {
+		for _, g := range c.counts {
+			counters += len(g.counters)
+		}
+	})
+	if most := 512*2 + maxSwitches*256*2; counters > most {
+		t.Errorf("%d counters are kept", counters)
+	}
+}
+
+func FuzzAnyValueOfALinkIsBoundedAndSaysWhatCanBeSent(f *testing.F) {
+	f.Add(uint8(0), "up", "GPU-1", 3, int64(5), 18.0)
+	f.Add(uint8(9), "crc", "SW-1", 255, int64(-7), math.Inf(1))
+	f.Fuzz(func(t *testing.T, rule uint8, kind, id string, number int, ns int64, v float64) {
+		e := engine(t)
+		for i := range 30 {
+			r := &linkRules[(int(rule)+i)%len(linkRules)]
+			for _, k := range append([]string{kind, "up", "down"}, r.kinds...) {
+				for s := range 4 {
+					at := at(float64(i)).Add(time.Duration(ns * int64(s) % int64(48*time.Hour)))
+					e.Link(LinkValue{Metric: r.metric, Kind: k, ID: fmt.Sprint(id, s), PCI: kind, Number: number, Time: at, V: v * float64(s)})
+				}
+			}
+			e.LinkChanged(id+"1", number, kind, at(float64(i)))
+			words(e.Settle()) // which encodes them
+		}
+		other := engine(t)
+		words(other.Restore(e.Snapshot()))
+	})
 }
