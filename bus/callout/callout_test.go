@@ -226,6 +226,36 @@ func TestANodeSpeaksUnderItsOwnNameAndUnderNoOther(t *testing.T) {
 	}
 }
 
+func TestANodeAnswersItsOwnCommandsAndHearsNoOthers(t *testing.T) {
+	r := newRig(t)
+	defer r.callout().Close()
+	remediator := r.in(token("pitcrew-remediator", "", "r-0"))
+	agent := r.in(token("pitcrew-agent", "node.1", "a-1"))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	for _, node := range []string{"node.1", "node.2"} {
+		go func() {
+			ended <- agent.HandleCommands(ctx, node, map[string]func(context.Context, bus.Command) (bus.Reply, error){
+				bus.VerbStatus: func(context.Context, bus.Command) (bus.Reply, error) { return bus.Reply{}, nil },
+			})
+		}()
+	}
+	eventually(t, "the node's own answer", func() bool {
+		_, err := remediator.Request(ctx, "node.1", bus.VerbStatus, bus.Command{})
+		return err == nil
+	})
+	if _, err := remediator.Request(ctx, "node.2", bus.VerbStatus, bus.Command{}); !errors.Is(err, bus.ErrNoAgent) {
+		t.Errorf("another node's command: %v", err)
+	}
+	cancel()
+	for range 2 {
+		<-ended
+	}
+	if !strings.Contains(r.log.String(), "Subscription Violation") {
+		t.Errorf("the server does not say who tried:\n%s", r.log)
+	}
+}
+
 func TestWhoIsNotLetInIsCountedAndTold(t *testing.T) {
 	r := newRig(t)
 	defer r.callout().Close()
