@@ -6,6 +6,8 @@
 // dcgm-exporter names them carry its labels and no others; and that metrics of anything but GPUs keep their labels. The labels stay for
 // ten minutes after the pod unless another is given the GPU: the pod may have died of what the series tell.
 //
+// What it passes is bounded: labels that somebody makes up without end fill no exporter's memory.
+//
 // Of what a container has for itself it says the use in sum: pitcrew.container.gpu.*, from the GPUs that no other container holds. What each
 // of several containers used of one GPU is not known here, so such a GPU counts for none of them.
 //

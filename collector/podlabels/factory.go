@@ -52,6 +52,8 @@ func NewFactory() processor.Factory {
 			if err != nil {
 				return nil, fmt.Errorf("kubernetes: %w", err)
 			}
-			return newLabeller(next, conf.Interval, pods, time.Now), nil
+			l := newLabeller(next, conf.Interval, pods, time.Now)
+			l.log = set.Logger
+			return l, nil
 		}, component.StabilityLevelAlpha))
 }

@@ -12,13 +12,16 @@ import (
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
+	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/collector/podresources"
 	"github.com/pitcrew/pitcrew/receivers/dcgmreceiver"
 )
 
 const (
-	maxSeries  = 1 << 16          // that are remembered; beyond, each value passes, and a series that changes hands ends by its age
+	maxSeries  = 1 << 15          // that pass; a node has some 1500
+	maxOthers  = 10_000           // of them of anything but GPUs, which whoever reaches the agent's socket may tell
+	otherFor   = time.Minute      // one that was not seen for so long makes room for another
 	forgetFor  = 10 * time.Minute // a series that was not seen for so long
 	rankFor    = time.Minute      // a rank that says nothing no longer uses its GPU
 	infoMetric = "pitcrew.gpu.info"
@@ -49,6 +52,7 @@ type rank struct {
 type series struct {
 	as     []labels
 	passed time.Time
+	other  bool // not a GPU's
 }
 
 // labeller is the processor. One batch passes at a time.
@@ -63,10 +67,14 @@ type labeller struct {
 	series map[uint64]series
 	swept  time.Time
 	use    containerUse
+	log    *zap.Logger
+	others int       // of series
+	made   time.Time // when room was last made for others
+	full   bool      // and said
 }
 
 func newLabeller(next consumer.Metrics, interval time.Duration, pods *podresources.Client, now func() time.Time) *labeller {
-	return &labeller{next: next, now: now, interval: interval, pods: pods, ranks: map[string]rank{}, series: map[uint64]series{}, use: containerUse{gpus: map[string]gpuUse{}}}
+	return &labeller{log: zap.NewNop(), next: next, now: now, interval: interval, pods: pods, ranks: map[string]rank{}, series: map[uint64]series{}, use: containerUse{gpus: map[string]gpuUse{}}}
 }
 
 var seed = maphash.MakeSeed()
@@ -186,7 +194,7 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, source uint
 	for _, m := range from.Metrics().All() {
 		points := numbers(m)
 		if points.Len() == 0 {
-			m.CopyTo(to.Metrics().AppendEmpty())
+			l.distribution(m, to, source, now)
 			continue
 		}
 		var written pmetric.NumberDataPointSlice
@@ -194,6 +202,9 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, source uint
 			k := key(source, m.Name(), p.Attributes())
 			was, again := l.series[k]
 			if again && now.Sub(was.passed) < l.interval*9/10 { // samples come when they come
+				continue
+			}
+			if !again && !l.room(!ofGPU(p, in), now) {
 				continue
 			}
 			if written == (pmetric.NumberDataPointSlice{}) {
@@ -204,7 +215,7 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, source uint
 			}
 			if !ofGPU(p, in) {
 				p.CopyTo(written.AppendEmpty())
-				l.remember(k, again, series{nil, now})
+				l.remember(k, series{nil, now, true})
 				continue
 			}
 			id, _ := p.Attributes().Get(in.gpu)
@@ -223,7 +234,7 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, source uint
 			if own, named := l.named(p.Attributes(), in); named {
 				by = own
 			}
-			l.remember(k, again, series{by, now})
+			l.remember(k, series{by, now, false})
 			if again {
 				end(m, p, was.as, by, in, to)
 			}
@@ -250,12 +261,6 @@ func ofGPU(p pmetric.NumberDataPoint, in spelling) bool {
 
 // gpuPart is a GPU, or an instance of it.
 type gpuPart struct{ uuid, instance string }
-
-func (l *labeller) remember(k uint64, known bool, s series) {
-	if known || len(l.series) < maxSeries {
-		l.series[k] = s
-	}
-}
 
 // end says that the point's series has no value under the labels it had before and has no longer.
 func end(m pmetric.Metric, p pmetric.NumberDataPoint, gone, by []labels, in spelling, to pmetric.ScopeMetrics) {
@@ -286,7 +291,7 @@ func (l *labeller) sweep(now time.Time) {
 	l.swept = now
 	for k, s := range l.series {
 		if now.Sub(s.passed) > forgetFor {
-			delete(l.series, k)
+			l.forget(k, s)
 		}
 	}
 	for k, r := range l.ranks {

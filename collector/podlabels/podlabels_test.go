@@ -263,7 +263,7 @@ func TestWhatIsRememberedOfSeriesIsBoundedAndForgotten(t *testing.T) {
 			delete(r.series, uint64(i))
 		}
 	}
-	r.pass(t, batch())
+	r.passed(t, batch())
 	if n := len(r.series); n > maxSeries {
 		t.Errorf("%d series are remembered", n)
 	}
