@@ -1,7 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -57,6 +61,43 @@ func TestAWordThatNoCommandHasIsAnError(t *testing.T) {
 	for _, args := range [][]string{{"group"}, {"group", "list"}} {
 		if err := run(args...); err != nil {
 			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+func TestStandardOutputIsJSONOrNothingWhereJSONIsAskedFor(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	quiet := filepath.Join(t.TempDir(), "quiet.log")
+	if err := os.WriteFile(quiet, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, empty := range map[string]bool{ // true: an error, or no line found
+		"xid list": false, "xid list --sxid": false, "xid explain 79": false, "xid explain 79 9999": false, "xid explain nonsense": true, "xid parse " + quiet: true, "xid parse " + none: true,
+		"policy check ../../deploy/policies": false, "policy check " + none: false, "policy simulate --policy ../../deploy/policies --events " + quiet: false,
+		"policy explain --policies ../../deploy/policies --event ../../event/testdata/xid79.json": false, "policy explain --policies " + none + " --event -": true,
+		"incident list --wait 1ms --nats nats://127.0.0.1:1": true, "incident show x --wait 1ms --nats nats://127.0.0.1:1": true, "anomaly list --wait 1ms --nats nats://127.0.0.1:1": true,
+		"anomaly ack nonsense": true, "pause --wait 1ms --nats nats://127.0.0.1:1": true, "sandbox status --dir " + none: true, "sandbox logs --dir " + none: true, "sandbox down --dir " + none: false,
+		"demo --fault nonsense": true, "demo bench --n 0": true, "detect --backtest --in " + none: true, "incident show": true,
+	} {
+		root := commands()
+		var out bytes.Buffer
+		root.SetArgs(append(strings.Fields(args), "-o", "json"))
+		root.SetOut(&out)
+		root.SetErr(io.Discard)
+		err := root.Execute()
+		for d := json.NewDecoder(bytes.NewReader(out.Bytes())); ; {
+			var v any
+			if e := d.Decode(&v); e == io.EOF {
+				break
+			} else if e != nil {
+				t.Errorf("pitcrew %s: %v in\n%.200s", args, e, out.String())
+				break
+			} else if v == nil {
+				t.Errorf("pitcrew %s: null", args)
+			}
+		}
+		if empty != (out.Len() == 0) {
+			t.Errorf("pitcrew %s: %v, %d bytes of output", args, err, out.Len())
 		}
 	}
 }
