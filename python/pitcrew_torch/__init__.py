@@ -49,6 +49,7 @@ def attach(
 ):
     """Make this process visible to Pitcrew. Call once, on every rank, after the model and optimizer exist.
 
+    optimizer: or a list of them; then the last one's step ends a training step, where `step` is not called.
     save_fn(ctx), load_fn(ctx): write and read a checkpoint; see SaveContext and LoadContext. Every rank is called at
         the same step, so they may be collective (FSDP, torch.distributed.checkpoint). Without them, and with strategy
         "ddp", the model, the optimizer, `extra` and the random number generators are saved; not where a rank has only
@@ -74,15 +75,18 @@ def attach(
     """
     global _hook, _step
     try:
+        from . import torchstate
+
         detach()
         _hook = _make(
             model, optimizer, save_fn, load_fn, checkpoint_dir, checkpoint_every, strategy, extra, any_world_size, keep,
             role, workload, flops_per_step, peak_flops,
         )  # fmt: skip
         _hook.steps.instead = functools.partial(_instead_of, _hook)
-        _measure(_hook, model, optimizer, phases)
-        if optimizer is not None and step_on != "call":
-            _count(_hook, optimizer, step_on)
+        optimizers = [torchstate.stepping(each) for each in torchstate.optimizers(optimizer)]
+        _measure(_hook, model, optimizers, phases)
+        if optimizers and step_on != "call":
+            _try(_hook, _count, _hook, optimizers[-1], step_on)
         _step = _first_step
     except Exception as error:
         warnings.warn("pitcrew: not attached: %s: %s" % (type(error).__name__, error), RuntimeWarning, stacklevel=2)
@@ -145,6 +149,14 @@ def _make(
     return hook
 
 
+def _try(hook, call, *args):
+    """What cannot be followed costs its own values only."""
+    try:
+        call(*args)
+    except Exception as error:
+        hook.trouble(error)
+
+
 def _count(hook, optimizer, step_on):
     from .phases import count_steps
 
@@ -170,7 +182,7 @@ def _count(hook, optimizer, step_on):
     hook.count_by_optimizer(stop)
 
 
-def _measure(hook, model, optimizer, phases):
+def _measure(hook, model, optimizers, phases):
     from . import torchstate
     from .phases import Phases
 
@@ -178,16 +190,16 @@ def _measure(hook, model, optimizer, phases):
     probes = Phases(steps.phases, 1 << 62 if phases == 0 else phases, steps.device)
     hook.at_end.append(probes.detach)
     if phases != 0:
-        if optimizer is not None:
-            probes.follow_optimizer(optimizer)
-        probes.follow_data_loaders()
+        for optimizer in optimizers:
+            _try(hook, probes.follow_optimizer, optimizer)
+        _try(hook, probes.follow_data_loaders)
         if model is not None:
-            probes.follow_forward(model)
-        several = model is not None and hook.world_size > 1
-        fsdp = several and torchstate.by_fsdp(model)
-        probes.follow_backward(model.parameters() if several and not fsdp else ())
-        if fsdp and steps.device is None:
-            probes.follow_collectives()
+            _try(hook, probes.follow_forward, model)
+        alone = hook.world_size < 2 or not hasattr(model, "modules")
+        fsdp = torchstate.by_fsdp(model)
+        _try(hook, probes.follow_backward, None if alone or fsdp else model)
+        if fsdp and not alone and steps.device is None:
+            _try(hook, probes.follow_collectives)
     steps.probes = probes
 
 
@@ -200,8 +212,8 @@ def step(loss=None, step=None, grad_norm=None, samples=0, tokens=0):
     """A training step has ended, on every rank equally often.
 
     loss, grad_norm: floats or tensors; those on a GPU are read now and then without waiting for them. step: the number
-    of steps completed, where you count yourself. samples or tokens: how many this rank processed in the step. Name all
-    but the loss.
+    of steps completed, where you count yourself. samples or tokens: how many this rank processed in the step, as a
+    number: one that is on a GPU is not read. Name all but the loss.
     """
     if _step is not None:
         _step(loss, step, grad_norm, samples, tokens)

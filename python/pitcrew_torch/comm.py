@@ -6,6 +6,7 @@ scatters gradients, by functions of torch.distributed's public interface that re
 come (`Collectives`, docs/decisions/0019).
 """
 
+import gc
 import threading
 import time
 
@@ -36,11 +37,22 @@ except ImportError:
         return False
 
 
+def _by_ddp(model):
+    """Whether a DistributedDataParallel trains the model: it is one, has one in it, or is in one that its user does not
+    hold, which is looked for among all objects there are. Other ways of training on several ranks wait elsewhere."""
+    ddp = torch.nn.parallel.DistributedDataParallel
+    if any(isinstance(module, ddp) for module in model.modules()):
+        return True
+    kinds, ours = {ddp, *ddp.__subclasses__()}, {id(parameter) for parameter in model.parameters()}
+    there = [each for each in gc.get_objects() if type(each) in kinds]
+    return any(id(parameter) in ours for each in there for parameter in each.parameters())
+
+
 class LastGradient:
     """Watches the parameter that is the last to get its gradient. The first backward pass tells which that is."""
 
-    def __init__(self, parameters, seen, switches):
-        self._parameters = parameters
+    def __init__(self, model, seen, switches):
+        self._model = model
         self._seen = seen
         self._switches = switches
         self._switch = None
@@ -53,10 +65,13 @@ class LastGradient:
         return self._found or self._tries == 0
 
     def learn(self):
+        if self._tries > RELEARN and not _by_ddp(self._model):
+            self._tries = 0
+            return
         self._tries -= 1
         self.forget()
         self._last = None
-        for parameter in self._parameters:
+        for parameter in self._model.parameters():
             if parameter.requires_grad:
                 self._handles.append(parameter.register_hook(self._learner(parameter)))
 
@@ -86,9 +101,14 @@ class LastGradient:
             self._handles.pop().remove()
 
 
+def _on_host(values):
+    """Whether the first tensor of them is in the host's memory: else a function returns before the others have come."""
+    return next((value.device.type == "cpu" for value in values if isinstance(value, torch.Tensor)), False)
+
+
 class Collectives:
-    """Sums the time that training stands in collectives. A step with one that it does not wait for at once has no sum:
-    where it waits for that one is not seen."""
+    """Sums the time that training stands in collectives. A step with one that returns at once has no sum: where it is
+    waited for is not seen."""
 
     def __init__(self, measured, nanoseconds, thread):
         self._measured = measured  # its `on` says whether this step is
@@ -111,7 +131,7 @@ class Collectives:
                 result = inner(*args, **kwargs)
             finally:
                 self._inside = False
-            if result is not None:
+            if result is not None or not _on_host((*args, *kwargs.values())):
                 self.unseen = True
             self._ns[COMM] = 0 if self.unseen else self._ns[COMM] + _now() - began
             return result

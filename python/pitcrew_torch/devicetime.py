@@ -25,7 +25,7 @@ _now = time.monotonic_ns
 class _Sample:
     def __init__(self):
         self.sequence = 0
-        self.spans = []  # (phase, begin, end)
+        self.spans = []  # (phase, begin, end, 1; -1 for a part of the phase that is another's)
         self.first = None  # (event, when it was issued)
         self.values = None  # (copy of the loss or None, of the gradient norm or None)
         self.done = None
@@ -65,7 +65,11 @@ class DeviceProbe:
         if self._sample is not None and phase in self._open:
             event = self._event()
             if event is not None:
-                self._sample.spans.append((phase, self._open.pop(phase), event))
+                begin = self._open.pop(phase)
+                self._sample.spans.append((phase, begin, event, 1))
+                around = next(reversed(self._open), None)
+                if around is not None:
+                    self._sample.spans.append((around, begin, event, -1))
 
     def gradient(self, _=None):
         if self._sample is not None:
@@ -77,9 +81,9 @@ class DeviceProbe:
         last, self._gradient = self._gradient, None
         if last is None:
             return False
-        for phase, _, end in reversed(self._sample.spans):
-            if phase == BACKWARD:
-                self._sample.spans.append((COMM, last, end))
+        for phase, _, end, sign in reversed(self._sample.spans):
+            if phase == BACKWARD and sign > 0:
+                self._sample.spans.append((COMM, last, end, 1))
                 break
         return True
 
@@ -157,9 +161,12 @@ class DeviceProbe:
         if not sample.done.query():
             return False
         flags, found, keep = RECORD_DEVICE, {}, None
-        for phase, begin, end in sample.spans:
-            name = _NAMES[phase]
-            found[name] = found.get(name, 0) + max(int(begin.elapsed_time(end) * 1e6), 1)
+        whole = {phase for phase, _, _, sign in sample.spans if sign > 0}
+        for phase, begin, end, sign in sample.spans:
+            if phase in whole:
+                name = _NAMES[phase]
+                found[name] = found.get(name, 0) + sign * max(int(begin.elapsed_time(end) * 1e6), 1)
+        found = {name: max(value, 1) for name, value in found.items()}
         if sample.first is not None:
             keep = sample.first[0]
             found["launch"] = self._launch.of(*sample.first, self._device.recycle)
@@ -171,7 +178,7 @@ class DeviceProbe:
                     self._ring.nonfinite()
                     flags |= RECORD_NOT_FINITE if name == "loss" else 0
         self._ring.amend(sample.sequence, flags, **found)
-        events = {id(e): e for _, *pair in sample.spans for e in pair}
+        events = {id(e): e for _, *pair, _ in sample.spans for e in pair}
         events[id(sample.done)] = sample.done
         self._device.recycle([e for e in events.values() if e is not keep])
         return True

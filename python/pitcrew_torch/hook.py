@@ -82,7 +82,7 @@ class Hook:
         self._pid = os.getpid()
         self._warned = False
         self._over = False
-        self._code = 0
+        self._code, self._code_at = 0, None
         self._failed = None
 
         self.can_save = bool(self.checkpoint_dir and save_fn)
@@ -321,8 +321,10 @@ class Hook:
         os.register_at_fork(after_in_child=self._in_child)
 
     def exiting(self, code):
-        """The process is about to end with this code (as for sys.exit): 0 is a clean end, all else is not."""
-        self._code = 0 if code is None else code if isinstance(code, int) else 1
+        """The process is about to end with this code (as for sys.exit): 0 is a clean end, all else is not. Unless
+        somebody catches it and trains on; in another thread it ends that thread alone."""
+        if threading.current_thread() is threading.main_thread():
+            self._code, self._code_at = 0 if code is None else code if isinstance(code, int) else 1, self.steps.done
 
     def crashed(self, error):
         """An exception that nobody caught is ending this process: say so at once, before the slow unwinding."""
@@ -351,7 +353,7 @@ class Hook:
             if self._saver is not None and self._failed is None:
                 self._saver.wait(10.0)  # the last periodic checkpoint's receipt and manifest
             self.steps.close()
-            if self._failed is None and self._code:
+            if self._failed is None and self._code and self._code_at == self.steps.done:
                 self._last_words("exit code %d" % self._code)
             if self._failed is None:
                 self.ring.set("exit", EXIT_CLEAN)
@@ -364,15 +366,15 @@ class Hook:
             self.trouble(error)
 
     def _in_child(self):
+        self.steps.leave()
         if self._side is not None:
             self._side.close_in_child()
 
     def trouble(self, error):
         text = error if isinstance(error, str) else "%s: %s" % (type(error).__name__, error)
-        try:
-            self.ring.error(text)
-        except Exception:
-            pass
+        with contextlib.suppress(Exception):
+            if os.getpid() == self._pid:
+                self.ring.error(text)
         self._warn(text)
 
     def _warn(self, text):

@@ -37,8 +37,10 @@ class HostProbe:
     def leave(self, phase):
         began = self._began[phase]
         if began:
-            self._ns[phase] += _now() - began
-            self._began[phase] = 0
+            took = _now() - began
+            self._ns[phase] += took
+            self._began[phase] = 0  # and what it was part of, such as an optimizer's closure, is told without it:
+            self._began = [other and other + took for other in self._began]
 
     def gradient(self, _=None):
         self._gradient = _now()
@@ -64,6 +66,7 @@ class Phases:
         self._undo = []
         self._thread = threading.get_ident()
         self._inside = False
+        self._backward = False  # whether it runs: a reentrant checkpoint calls it again from within
         self._collectives = None
         self._last_of_optimizer = None  # the switch of what follows the optimizer, where that is a hook of it
         self.on = True
@@ -159,19 +162,23 @@ class Phases:
 
     # ---- backward
 
-    def follow_backward(self, parameters=()):
-        """parameters: of a model whose gradients are exchanged while they are computed; () where none are."""
+    def follow_backward(self, model=None):
+        """model: one whose gradients may be exchanged while they are computed."""
         probe = self._probe
-        last = LastGradient(list(parameters), probe.gradient, self._switches) if parameters else None
+        last = None if model is None else LastGradient(model, probe.gradient, self._switches)
 
         def make(inner):
             def backward(*args, **kwargs):
-                if not self.on or is_compiling() or threading.get_ident() != self._thread:
+                if not self.on or self._backward or is_compiling() or threading.get_ident() != self._thread:
                     return inner(*args, **kwargs)
                 if last is not None and not last.watching():
                     _quietly(last.learn)
                 probe.enter(BACKWARD)
-                result = inner(*args, **kwargs)
+                self._backward = True
+                try:
+                    result = inner(*args, **kwargs)
+                finally:
+                    self._backward = False
                 probe.leave(BACKWARD)
                 if last is not None:
                     _quietly(last.learnt, probe.waited())

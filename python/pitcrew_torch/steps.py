@@ -59,14 +59,31 @@ def _here(value):
     return float(value.item() if hasattr(value, "item") else value)  # torch warns of float() on what has a gradient
 
 
-def _stepper(steps, ring, rounds, trouble):
+def _count(value, otherwise=0):
+    """The value as a whole number, the other one where only a device knows it."""
+    if _on_device(value):
+        return otherwise
+    number = int(value)
+    if not 0 <= number < 1 << 63:
+        raise ValueError("%d is no count" % number)
+    return number
+
+
+def _stepper(steps, ring, rounds):
     """The function that training calls at a step's end, see `pitcrew_torch.step`."""
     clock, pack, raw, words, mask = _now, pack_plain, ring.raw, ring.words, ring.capacity - 1
 
     def step(loss=None, step=None, grad_norm=None, samples=0, tokens=0):
         try:
             now = clock()
-            if not steps.plain or step is not None or grad_norm is not None or (tokens and not steps.tokens):
+            if (
+                not steps.plain
+                or step is not None
+                or grad_norm is not None
+                or type(samples) is not int
+                or type(tokens) is not int
+                or (tokens and not steps.tokens)
+            ):
                 steps.whole(now, loss, step, grad_norm, samples, tokens)
                 return
             if type(loss) is float and loss - loss == 0.0:  # neither infinite nor not a number
@@ -92,7 +109,7 @@ def _stepper(steps, ring, rounds, trouble):
             if done >= steps.wake or done >= rounds.stop_at:
                 steps.ended(done, now)
         except Exception as error:
-            trouble(error)
+            steps.failed(now, error)
 
     return step
 
@@ -102,14 +119,14 @@ class Steps:
     rank there (`rounds.stop_at`), trouble(error) with what went wrong."""
 
     __slots__ = (
-        "_device", "_hold", "_over", "_probes", "_ring", "_rounds", "_save", "_save_at", "_turn_at",
+        "_device", "_hold", "_over", "_probes", "_ring", "_rounds", "_save", "_save_at", "_trouble", "_turn_at",
         "done", "instead", "last", "phases", "plain", "section", "step", "tokens", "wake",
     )  # fmt: skip
 
     def __init__(self, ring, rounds, section, save, hold, trouble):
         self._ring = ring
         self._rounds = rounds
-        self._save, self._hold = save, hold
+        self._save, self._hold, self._trouble = save, hold, trouble
         self.section = section
         self.done = 0
         self.last = _now()  # when the step before ended, later where something else came between
@@ -122,7 +139,7 @@ class Steps:
         self._save_at = NEVER
         self._turn_at = NEVER  # the step at whose end to think of measuring the next
         self._replan()
-        self.step = _stepper(self, ring, rounds, trouble)
+        self.step = _stepper(self, ring, rounds)
 
     def _replan(self):
         self.wake = min(self._save_at, self._turn_at)
@@ -163,6 +180,8 @@ class Steps:
         self._replan()
 
     def enter(self, name):
+        if self._over:
+            return
         self.section = name
         self._ring.section(name, _now())
         self._replan()
@@ -176,8 +195,23 @@ class Steps:
 
     def close(self):
         """Training is over here."""
-        self._over = True
         self.enter("out")
+        self.leave()
+
+    def leave(self):
+        """From now on nothing is written here: training is over, or the ring is that of the process before the fork."""
+        self._over = True
+        self._replan()
+
+    def failed(self, now, error):
+        """Something given to `step` could not be recorded. That costs what was given, never the step: ranks that count
+        differently would not hold at one."""
+        self._trouble(error)
+        if self.last != now:
+            try:
+                self.whole(now, None, None, None, 0, 0)
+            except Exception as again:
+                self._trouble(again)
 
     def whole(self, now, loss, step, grad_norm, samples, tokens):
         """Any step's end."""
@@ -185,6 +219,7 @@ class Steps:
             if self.instead is not None:
                 self.instead(loss, step, grad_norm, samples, tokens)
             return
+        tokens, samples = _count(tokens), _count(samples)
         if tokens and not self.tokens:
             self.tokens = True
             self._ring.flag(FLAG_TOKENS)
@@ -203,7 +238,7 @@ class Steps:
         if self.section != "step":
             self.enter("step")
         expected = self.done + 1
-        done = expected if step is None else step
+        done = expected if step is None else _count(step, expected)
         measured = probes is None or probes.on
         sequence = self._ring.record(
             done, now, now - self.last, 1, flags, value or 0.0, norm or 0.0, tokens or samples,

@@ -33,7 +33,9 @@ class DataParallelState:
     """
 
     def __init__(self, model, optimizer, extra):
-        self._parts = {"model": getattr(model, "module", model) if _wrapped(model) else model, "optimizer": optimizer}
+        self._parts = {"model": getattr(model, "module", model) if _wrapped(model) else model}
+        for n, each in enumerate(optimizers(optimizer)):
+            self._parts["optimizer.%d" % n if n else "optimizer"] = each
         self._parts.update(extra or {})
         self._parts = {name: part for name, part in self._parts.items() if part is not None}
 
@@ -69,10 +71,26 @@ _FSDP = (  # where the versions of torch have them; nothing is imported to look
 _PARTING = ("deepspeed", "megatron.core.optimizer", "torch.distributed.optim.zero_redundancy_optimizer")
 
 
+def optimizers(given):
+    """What `attach` was given, as a list."""
+    return list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+
+
+def stepping(optimizer):
+    """The optimizer itself where another stands for it, which may leave steps out or was never set up as one
+    (Accelerate's, Lightning's)."""
+    inner = getattr(optimizer, "optimizer", None)
+    kind = torch.optim.Optimizer
+    return stepping(inner) if isinstance(optimizer, kind) and isinstance(inner, kind) else optimizer
+
+
 def by_fsdp(model):
     """Whether FSDP, of either kind, has the model or a module of it."""
     kinds = tuple(getattr(sys.modules.get(module), name, ()) for module, name in _FSDP)
-    return any(isinstance(module, kinds) for module in _all(model, "modules"))
+    return any(
+        isinstance(module, kinds) or getattr(module, "_is_fsdp_managed_module", False)  # FSDP may be around it
+        for module in _all(model, "modules")
+    )
 
 
 def parted(model, optimizer):
@@ -81,7 +99,7 @@ def parted(model, optimizer):
         return "a model by FSDP"
     if any(_parts(p) for p in _all(model, "parameters")):
         return "a model of DTensors"
-    for kind in (*type(model).__mro__, *type(optimizer).__mro__):
+    for kind in (kind for each in (model, *optimizers(optimizer)) for kind in type(each).__mro__):
         if any((kind.__module__ + ".").startswith(module + ".") for module in _PARTING):
             return kind.__name__
     return ""
@@ -211,7 +229,10 @@ class CudaDevice:
 
 def device_of(model):
     """The CUDA device that the model's first parameter is on, as a number, or None."""
-    parameter = next(iter(model.parameters()), None) if hasattr(model, "parameters") else None
+    parameter = next(iter(_all(model, "parameters")), None)
+    mesh = getattr(parameter, "device_mesh", None)  # of a DTensor, which may lie in the host's memory between steps
+    if getattr(mesh, "device_type", None) == "cuda" and parameter.device.type != "cuda":
+        return torch.cuda.current_device()
     if parameter is None or parameter.device.type != "cuda":
         return None
     return torch.cuda.current_device() if parameter.device.index is None else parameter.device.index

@@ -146,6 +146,25 @@ def _drifting(event, host):
     return event
 
 
+def test_what_runs_inside_another_phase_is_not_told_twice(rig):
+    """An optimizer's closure, in whose backward pass a forward is repeated."""
+    device, probe, r, _step = rig
+    probe.begin()
+    within = [(OPTIMIZER, 1), (BACKWARD, 3), (FORWARD, 2)]
+    for phase, ms in within:
+        probe.enter(phase)
+        device.work(ms)
+    for phase, _ in reversed(within):
+        probe.leave(phase)
+        if phase == BACKWARD:
+            probe.waited()
+    probe.step(r.record(1, device.host, MS), device.host)
+    device.passes(20)
+    probe.step(r.record(2, device.host, MS), device.host)
+    one = records(r)[1][1]
+    assert [one[n] for n in ("optimizer_ns", "backward_ns", "forward_ns")] == [MS, 3 * MS, 2 * MS]
+
+
 def test_events_are_used_again(rig):
     device, _probe, _r, step = rig
     for n in range(1, 100):

@@ -207,6 +207,23 @@ def test_a_forked_child_holds_no_connection(hook, tmp_path):
         process.wait()
 
 
+def test_a_forked_child_that_goes_on_training_leaves_its_parents_ring_alone(tmp_path):
+    code = (
+        "import os\n"
+        "from pitcrew_torch.hook import Hook\n"
+        "h = Hook(); h.step()\n"
+        "if os.fork() == 0:\n"
+        "    for _ in range(5): h.step(0.5)\n"
+        "    with h.section('eval'): h.trouble('mine')\n"
+        "    h.close(); os._exit(0)\n"
+        "os.wait(); h.step(); h._side.flush(1); os._exit(0)\n"
+    )
+    env = dict(os.environ, PITCREW_DIR=str(tmp_path), PYTHONPATH=str(PYTHON))
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=env, check=True)
+    header = Pod(tmp_path).ring(0)
+    assert (header["step"], header["records"], header["section_name"], header["last_error"]) == (2, 2, "step", "")
+
+
 @pytest.mark.parametrize(
     ("code", "exit_", "error", "status"),
     [
@@ -214,13 +231,15 @@ def test_a_forked_child_holds_no_connection(hook, tmp_path):
         ("sys.exit(0)", 1, "", 0),
         ("sys.exit(3)", 2, "exit code 3", 3),
         ("sys.exit('broken')", 2, "exit code 1", 1),
+        ("try: sys.exit(3)\nexcept SystemExit: h.step()", 1, "", 0),
+        ("t = threading.Thread(target=sys.exit, args=(3,)); t.start(); t.join()", 1, "", 0),
         ("raise RuntimeError('first\\nsecond')", 2, "RuntimeError: first", 1),
         ("h.close(); h.close(); h.step()", 1, "", 0),
     ],
 )
 def test_how_a_process_ended_is_in_its_ring(tmp_path, code, exit_, error, status):
     env = dict(os.environ, PITCREW_DIR=str(tmp_path), PYTHONPATH=str(PYTHON))
-    script = "import sys\nfrom pitcrew_torch.hook import Hook\nh = Hook()\n" + code
+    script = "import sys, threading\nfrom pitcrew_torch.hook import Hook\nh = Hook()\n" + code
     out = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
     header = Pod(tmp_path).ring(0)
     assert (header["exit"], header["last_error"], out.returncode) == (exit_, error, status), out.stderr

@@ -84,6 +84,38 @@ show()
     assert three["forward_ns"] == 0
 
 
+def test_what_an_optimizers_closure_takes_is_not_the_optimizers(script):
+    """As Lightning trains: forward and backward run inside optimizer.step()."""
+    out = script("""
+model = Model(0.02, 0.03); optimizer = Sleepy(model.parameters(), lr=0.1)
+pitcrew.attach(model, optimizer, step_on="call", phases=1)
+def closure(): optimizer.zero_grad(); loss = model(torch.ones(4)); loss.backward(); return loss
+for _ in range(4): optimizer.step(closure); pitcrew.step()
+show()
+""")
+    best = min(json.loads(out)[1:], key=lambda record: record["duration_ns"])
+    assert best["forward_ns"] >= 0.02 and best["backward_ns"] >= 0.03 and 0.004 <= best["optimizer_ns"] < 0.02, best
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_forward_that_backward_repeats_is_told_once(script, reentrant):
+    out = script(
+        """
+from torch.utils.checkpoint import checkpoint
+model = Model(0.02, 0.03); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+pitcrew.attach(model, optimizer, step_on="call", phases=1)
+for _ in range(4):
+    x = slow(0.02)(torch.ones(4, requires_grad=True))
+    checkpoint(model, x, use_reentrant=%s).backward(); optimizer.step(); pitcrew.step()
+show()
+"""
+        % reentrant
+    )
+    best = min(json.loads(out)[1:], key=lambda record: record["duration_ns"])
+    assert best["backward_ns"] >= 0.05, best  # the model's own, and what came before it
+    assert best["forward_ns"] + best["backward_ns"] <= best["duration_ns"], best
+
+
 def test_all_ranks_measure_the_same_steps_whenever_they_began_to(script):
     out = script("""
 model = Model(0.0, 0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -268,6 +300,25 @@ dist.barrier(); show()
     durations = [sorted(r["duration_ns"] for r in rank)[middle] for rank in (fast, slow)]
     assert waits[0] > 0.06 and 0 < waits[1] < waits[0] / 2, waits
     assert 0.5 < durations[0] / durations[1] < 2, durations
+
+
+def test_ranks_that_wait_elsewhere_than_in_backward_are_not_said_to_wait(tmp_path):
+    outs = by_ddp(
+        tmp_path,
+        """
+plain = torch.nn.Linear(4, 1)
+pitcrew.attach(plain, step_on="call", phases=1)
+for _ in range(4):
+    plain(torch.ones(4)).sum().backward(); pitcrew.step()
+    for parameter in plain.parameters(): dist.all_reduce(parameter.grad)
+print([r["comm_ns"] for r in records()])
+pitcrew.attach(inner, step_on="call", phases=1)  # as Lightning shows it: somebody else has put it into DDP
+for _ in range(4): model(torch.ones(4)).backward(); pitcrew.step()
+dist.barrier(); print([r["comm_ns"] > 0 for r in records()])
+""",
+    )
+    for out in outs:
+        assert out.splitlines() == ["[0.0, 0.0, 0.0, 0.0]", "[False, True, True, True]"]
 
 
 def test_another_path_through_the_model_is_learnt_again(tmp_path):

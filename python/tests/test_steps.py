@@ -76,6 +76,56 @@ def test_what_is_not_plain_goes_the_whole_way(rank, given):
     assert (rank.whole, header["step"], header["records"]) == (1, 1, 1)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"loss": "half"}, {"loss": 1j}, {"loss": [0.5, 0.5]}, {"grad_norm": object()}, {"tokens": -1},
+        {"samples": 1 << 64}, {"samples": "many"}, {"tokens": float("nan")}, {"step": -3}, {"step": "next"},
+        {"loss": 0.5, "samples": -1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_recorded_costs_the_value_and_never_the_step(rank, given):
+    rank.clock += 500
+    rank.steps.step(**given)
+    assert len(rank.trouble) == 1
+    rank.trouble.clear()
+    header = rank.step(0.5)
+    assert header["step"] == 2 and rank.steps.done == 2
+    last = ring.parse(bytes(rank.ring.raw))["records"][-1]
+    assert (last["step"], last["duration_ns"], last["loss"]) == (2, 500, 0.5)
+
+
+def test_numbers_of_other_kinds_are_counts_too(rank):
+    header = rank.step(0.5, samples=3.0, step=7.0)
+    assert header["step"] == 7 and type(rank.steps.done) is int
+    assert ring.parse(bytes(rank.ring.raw))["records"][-1]["samples"] == 3
+
+
+class OnADevice:
+    """Asking it for its value waits for the device."""
+
+    device = types.SimpleNamespace(type="cuda")
+
+    def __bool__(self):
+        raise AssertionError("the device is waited for")
+
+    __int__ = __index__ = __float__ = item = __bool__
+
+
+@pytest.mark.parametrize("given", [{"tokens": OnADevice()}, {"samples": OnADevice()}, {"step": OnADevice()}], ids=list)
+def test_a_count_that_only_a_device_knows_is_not_asked_for(rank, given):
+    for n in range(1, 4):
+        assert rank.step(0.5, **given)["step"] == n
+
+
+def test_a_section_that_outlasts_the_hook_says_nothing_more():
+    hook = Hook(environ={})
+    with hook.section("eval"):
+        hook.close()
+    assert ring.parse(bytes(hook.ring.raw))["header"]["section_name"] == "out"
+
+
 def test_a_step_that_an_agent_armed_holds_on_the_short_way_too(rank):
     rank.rounds.stop_at = 2
     rank.step(0.5)

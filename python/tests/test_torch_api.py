@@ -62,6 +62,46 @@ def test_steps_are_counted_once_where_each_has_one_optimizer_step(script):
     assert ring["step"] == 5
 
 
+STANDS_FOR = """
+class Accelerated(torch.optim.Optimizer):  # as Accelerate's: never set up as an optimizer, and steps when it is to
+    def __init__(self, inner): self.optimizer, self.now = inner, True
+    def step(self, closure=None):
+        if self.now: self.optimizer.step(closure)
+    def zero_grad(self, set_to_none=True): self.optimizer.zero_grad()
+    def state_dict(self): return self.optimizer.state_dict()
+    def load_state_dict(self, state): self.optimizer.load_state_dict(state)
+optimizer = Accelerated(optimizer)
+"""
+
+
+def test_an_optimizer_that_stands_for_another_counts_the_steps_that_are_taken(script):
+    body = STANDS_FOR + "pitcrew.attach(model, optimizer)\nfor n in range(6): optimizer.now = n % 3 == 2; train()\n"
+    _, ring, errors = script(body)
+    assert ring["step"] == 2 and "pitcrew" not in errors
+
+
+def test_of_several_optimizers_the_last_one_ends_a_step_and_all_are_saved(script, tmp_path):
+    body = """
+other = torch.nn.Linear(4, 1); second = torch.optim.AdamW(other.parameters(), lr=0.1)
+both = torch.nn.ModuleList([model, other])
+pitcrew.attach(both, [optimizer, second], checkpoint_dir=os.environ["C"], checkpoint_every=2)
+start = pitcrew.resume()
+for _ in range(start, 2):
+    train(); other(torch.ones(2, 4)).sum().backward(); second.step()
+print(start, second.state_dict()["state"][0]["step"].item(), optimizer.state_dict()["state"][0]["momentum_buffer"].sum().item())
+"""  # noqa: E501
+    first, ring, errors = script(body, C=str(tmp_path / "c"))
+    again, _, _ = script(body, C=str(tmp_path / "c"))
+    assert ring["step"] == 2 and "pitcrew" not in errors
+    assert (first[0], again[0]) == ("0", "2") and first[1:] == again[1:]
+
+
+def test_a_model_that_takes_no_hooks_costs_its_forward_time_only(script):
+    body = "model = torch.jit.script(model)\nhook = pitcrew.attach(model, optimizer)\nfor _ in range(3): train()\n"
+    _, ring, errors = script(body + "print(hook.can_save)")
+    assert ring["step"] == 3 and "not supported on ScriptModules" in ring["last_error"] and "pitcrew: " in errors
+
+
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_learning_rate_schedulers_go_on_working(script, order):
     attach, scheduler = "pitcrew.attach(model, optimizer)\n", "s = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
