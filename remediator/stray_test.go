@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -123,11 +124,15 @@ func (m *moving) submit(launcher bool) corev1.Pod {
 	return m.bound()
 }
 
+func jobPods(name string) metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=" + name}
+}
+
 // bound is the job's pod that runs and is none of those before.
 func (m *moving) bound(before ...types.UID) (found corev1.Pod) {
 	m.Helper()
 	m.eventually("a pod with a node", func() bool {
-		pods, err := m.s.Client().CoreV1().Pods("default").List(m.Context(), metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=" + m.job.Name})
+		pods, err := m.s.Client().CoreV1().Pods("default").List(m.Context(), jobPods(m.job.Name))
 		m.must(err)
 		for _, p := range pods.Items {
 			if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil && !slices.Contains(before, p.UID) {
@@ -170,7 +175,7 @@ func (m *moving) reaches(ok func(incident.Incident) bool) (found incident.Incide
 		}
 		m.must(err)
 		if len(all) > 1 {
-			m.Fatalf("%d incidents", len(all))
+			m.Fatalf("%d incidents: %s", len(all), stories(all))
 		}
 		for _, c := range all {
 			found = c.Value
@@ -179,6 +184,14 @@ func (m *moving) reaches(ok func(incident.Incident) bool) (found incident.Incide
 		return false
 	})
 	return found
+}
+
+func stories(all []bus.Change[incident.Incident]) string {
+	var b strings.Builder
+	for _, c := range all {
+		c.Value.Write(&b)
+	}
+	return b.String()
 }
 
 func restarted(i incident.Incident) bool {
@@ -195,7 +208,7 @@ func (m *moving) tidy() {
 		_ = kube.BatchV1().Jobs("default").Delete(ctx, m.job.Name, metav1.DeleteOptions{PropagationPolicy: &background})
 	}
 	for left := 1; left > 0 && m.job.Name != ""; time.Sleep(20 * time.Millisecond) {
-		pods, err := kube.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=" + m.job.Name})
+		pods, err := kube.CoreV1().Pods("default").List(ctx, jobPods(m.job.Name))
 		if err != nil {
 			m.Error(err)
 			return
