@@ -112,7 +112,7 @@ func (d *driver) finish(ctx context.Context) error {
 	case !i.Plan.Restart:
 		return d.closes(ctx, Quarantined, "no job had to be restarted")
 	}
-	text := fmt.Sprintf("stepping again from step %d, %d steps lost, %.1f s after the fault", *i.ResumedStep, *i.LostSteps, i.FirstStep.Sub(i.Faults[0].At).Seconds())
+	text := fmt.Sprintf("stepping again from step %d, %s lost, %.1f s after it was found", *i.ResumedStep, count(*i.LostSteps, "step"), i.FirstStep.Sub(i.Faults[0].At).Seconds())
 	if err := d.closes(ctx, Recovered, text); err != nil {
 		return err
 	}
