@@ -127,6 +127,9 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 			return err
 		}
 	}
+	if !r.OK && ctx.Err() != nil { // interrupted: nobody knows
+		return ctx.Err()
+	}
 	if !r.OK {
 		return ErrNotHealed
 	}

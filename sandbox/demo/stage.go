@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -267,7 +268,7 @@ func (s *Stage) startAgents(ctx context.Context) error {
 		case n := <-heard:
 			delete(missing, n)
 		case <-timeout:
-			return fmt.Errorf("%d agents did not come up in 90 s; their logs are in %s", len(missing), s.box.Logs())
+			return fmt.Errorf("the agents of %v did not come up in 90 s; --dir keeps their logs", slices.Sorted(maps.Keys(missing)))
 		case <-ctx.Done():
 			return ctx.Err()
 		}
