@@ -52,9 +52,11 @@ func runRemediator(args []string) error {
 	f.StringVar(&o.Metrics, "metrics", "", "")
 	f.StringVar(&o.Audit, "audit", "", "")
 	f.StringVar(&crash, "crash", "", "")
+	f.DurationVar(&o.Lease, "elect", 0, "")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
+	o.Elect = o.Lease > 0
 	o.Policies, o.Namespace = []string{policies}, demo.SystemNamespace
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o.AfterStep = func(s incident.State) {
