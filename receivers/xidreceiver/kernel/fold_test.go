@@ -231,6 +231,13 @@ func TestSubCodesAreNotFoldedIntoOneAnother(t *testing.T) {
 	if r := l.take(); len(r) != 2 || r[1].Echo || r[1].Verdict.Severity != rules.Fatal {
 		t.Errorf("%+v", r)
 	}
+	// The same unit and the same word of the driver: the registers alone tell the cases apart.
+	l = newLog(t)
+	l.at(0, xidLine(gpu, 145, "RLW_REMAP Nonfatal XC0 i0 Link 02 (0x00000082 0x00000100 0x0)"))
+	l.at(1, xidLine(gpu, 145, "RLW_REMAP Nonfatal XC0 i0 Link 02 (0x00000082 0x00000040 0x0)"))
+	if r := l.take(); len(r) != 2 || r[0].Verdict.Severity != rules.Info || r[1].Echo || r[1].Verdict.Severity != rules.Fatal {
+		t.Errorf("%+v", r)
+	}
 }
 
 func TestALineTooOldToBeNewsIsNewsOnceItGoesOn(t *testing.T) {
