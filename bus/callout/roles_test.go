@@ -162,8 +162,13 @@ func TestEachRoleMayDoItsWorkAndNothingElse(t *testing.T) {
 		}
 		ended <- nil
 	}()
-	if n := <-heard; n != "node.1" {
-		t.Errorf("a beat of %q", n)
+	select {
+	case n := <-heard:
+		if n != "node.1" {
+			t.Errorf("a beat of %q", n)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no beat is heard")
 	}
 	if log := r.log.String(); strings.Contains(log, "Violation") {
 		t.Errorf("somebody does at once what he may not:\n%s", log)

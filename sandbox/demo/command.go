@@ -98,7 +98,7 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 		f.dir = sandboxcmd.DefaultDir()
 		defer os.RemoveAll(f.dir)
 	}
-	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Progress: story})
+	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Auth: true, Progress: story})
 	if err != nil {
 		return err
 	}
@@ -142,8 +142,12 @@ func linger(ctx context.Context, s *Stage) error {
 	if err != nil {
 		return err
 	}
+	token, err := s.Token("pitcrew-operator")
+	if err != nil {
+		return err
+	}
 	s.say("\nstill running; Ctrl-C ends it. In another terminal:")
-	s.say("  export KUBECONFIG=%s PITCREW_NATS=%s PITCREW_CLUSTER=%s", s.box.Kubeconfig(), s.url, ClusterName)
+	s.say("  export KUBECONFIG=%s PITCREW_NATS=%s PITCREW_CLUSTER=%s PITCREW_NATS_TOKEN_FILE=%s", s.box.Kubeconfig(), s.url, ClusterName, token)
 	s.say("  bin/pitcrew incident list · incident show ID · incident watch · pause · resume")
 	s.say("  bin/pitcrew sandbox --dir %s status · fault KIND --rank R · repair NODE · logs agent", s.box.Dir())
 	s.say("  kubectl get nodes,pods -A        (a repaired node is taken back by `kubectl uncordon NODE`)")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -59,7 +60,9 @@ type StageOptions struct {
 	JobSet   bool
 	Progress io.Writer
 	// Gateway runs one, to which the agents send their ranks' steps.
-	Gateway  bool
+	Gateway bool
+	// Auth lets NATS in only whom the remediator lets in, by service accounts' tokens.
+	Auth     bool
 	Policies func([]policy.Policy) []policy.Policy // changes the policies in force; nil: as shipped
 	Bin      string                                // folder of Pitcrew's programs; empty: this program's own
 	// Remediator is the command of another remediator than the program's own; the stage's flags are added to it.
@@ -95,6 +98,9 @@ func SetUp(ctx context.Context, o StageOptions) (_ *Stage, err error) {
 		return nil, err
 	}
 	if err := s.startRemediator(); err != nil {
+		return nil, err
+	}
+	if err := s.connect(ctx); err != nil {
 		return nil, err
 	}
 	if o.Gateway {
@@ -140,13 +146,16 @@ func (s *Stage) program(name string) (string, error) {
 	return path, nil
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+// freePort is one that nobody listens on, below those that the system gives to connections: such a one could be taken before it is used.
+func freePort() (port int, err error) {
+	for range 100 {
+		port = 20000 + rand.N(12000)
+		var l net.Listener
+		if l, err = net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, err
 }
 
 func (s *Stage) port(name string) (int, error) {
@@ -169,10 +178,36 @@ func (s *Stage) startBus(ctx context.Context) error {
 	}
 	s.url = "nats://127.0.0.1:" + strconv.Itoa(p)
 	argv := []string{pitcrew, "bus", "--port", strconv.Itoa(p), "--dir", filepath.Join(s.box.Dir(), "bus")}
+	if s.o.Auth {
+		argv = append(argv, "--auth-keys", s.keys())
+		if err := s.makeAccounts(ctx); err != nil {
+			return err
+		}
+	}
 	if err := s.box.StartProcess("", "bus", argv, nil); err != nil {
 		return err
 	}
-	if s.bus, err = bus.Connect(bus.Options{URL: s.url, Cluster: ClusterName, Name: "demo"}); err != nil {
+	return poll(ctx, 20*time.Second, func() (bool, error) { // the remediator, which NATS asks, finds it there
+		c, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(p))
+		if err != nil {
+			return false, nil
+		}
+		return true, c.Close()
+	})
+}
+
+// connect gives the stage a connection of its own.
+func (s *Stage) connect(ctx context.Context) (err error) {
+	o := bus.Options{URL: s.url, Cluster: ClusterName, Name: "demo"}
+	if s.o.Auth {
+		if err := s.awaitRemediator(ctx); err != nil {
+			return err
+		}
+		if o.TokenFile, err = s.Token("pitcrew-remediator"); err != nil {
+			return err
+		}
+	}
+	if s.bus, err = bus.Connect(o); err != nil {
 		return err
 	}
 	wait, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -217,6 +252,13 @@ func (s *Stage) startRemediator() error {
 	}
 	argv = append(slices.Clone(argv), "--nats", s.url, "--cluster", ClusterName, "--kubeconfig", s.box.Kubeconfig(), "--policies", file,
 		"--metrics", "127.0.0.1:"+strconv.Itoa(p), "--audit", s.RemediatorAudit())
+	if s.o.Auth {
+		token, err := s.Token("pitcrew-remediator")
+		if err != nil {
+			return err
+		}
+		argv = append(argv, "--nats-keys", s.keys(), "--nats-token-file", token)
+	}
 	return s.box.StartProcess("", "remediator", argv, nil)
 }
 
@@ -235,6 +277,13 @@ func (s *Stage) startGateway() error {
 			return err
 		}
 		env = append(env, variable+"=127.0.0.1:"+strconv.Itoa(p))
+	}
+	if s.o.Auth {
+		token, err := s.ofPod("pitcrew-gateway", "gateway-0")
+		if err != nil {
+			return err
+		}
+		env = append(env, "PITCREW_NATS_TOKEN_FILE="+token)
 	}
 	return s.box.StartProcess("", "gateway", []string{exe, "gateway"}, env)
 }
@@ -311,6 +360,13 @@ func (s *Stage) StartAgent(n *sandbox.Node, env ...string) error {
 	}
 	if p := s.ports["gateway/otlp"]; p != 0 {
 		common = append(common, "PITCREW_GATEWAY=127.0.0.1:"+strconv.Itoa(p))
+	}
+	if s.o.Auth {
+		token, err := s.ofNode(n)
+		if err != nil {
+			return err
+		}
+		common = append(common, "PITCREW_NATS_TOKEN_FILE="+token)
 	}
 	common = append(common, env...)
 	agent := append([]string{"PITCREW_SELF_PORT=" + strconv.Itoa(ports[1]), "PITCREW_HEALTH=" + local(3)}, common...)

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/pitcrew/pitcrew/remediator"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/policy"
@@ -31,7 +33,14 @@ func TestMain(m *testing.M) {
 		return
 	}
 	code := m.Run()
+	if shared.raw != nil {
+		shared.raw.Close()
+	}
 	if shared.stage != nil {
+		if tried := violations(shared.stage); tried != "" {
+			fmt.Fprintf(os.Stderr, "a program of ours did on NATS what its role may not:\n%s", tried)
+			code = 1
+		}
 		if code != 0 {
 			keepLogs(shared.stage)
 		}
@@ -46,6 +55,8 @@ func runRemediator(args []string) error {
 	var policies, crash string
 	f := flag.NewFlagSet(asRemediator, flag.ContinueOnError)
 	f.StringVar(&o.NATS, "nats", "", "")
+	f.StringVar(&o.NATSKeys, "nats-keys", "", "")
+	f.StringVar(&o.TokenFile, "nats-token-file", "", "")
 	f.StringVar(&o.Cluster, "cluster", "", "")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "")
 	f.StringVar(&policies, "policies", "", "")
@@ -75,7 +86,8 @@ func runRemediator(args []string) error {
 
 var shared struct {
 	stage *demo.Stage
-	crash string // the file that names the step after which the remediator dies
+	raw   *nats.Conn // the tests' own, to say what nobody should
+	crash string     // the file that names the step after which the remediator dies
 	job   *demo.Job
 	kind  string // its launcher
 	made  int
@@ -129,12 +141,27 @@ func setUp() (*demo.Stage, error) {
 	shared.crash = crash.Name()
 	_ = os.Remove(shared.crash)
 	s, err := demo.SetUp(context.Background(), demo.StageOptions{
-		Nodes: nodes(), Progress: os.Stderr, Policies: relaxed, Bin: bin, Remediator: []string{self, asRemediator, "--crash", shared.crash},
+		Nodes: nodes(), Auth: true, Progress: os.Stderr, Policies: relaxed, Bin: bin, Remediator: []string{self, asRemediator, "--crash", shared.crash},
 	})
 	if err != nil {
 		return nil, err
 	}
 	return s, cordon(s, far, true)
+}
+
+// violations are the NATS server's complaints of what its clients tried.
+func violations(s *demo.Stage) string {
+	raw, err := os.ReadFile(filepath.Join(s.Box().Logs(), "bus.log"))
+	if err != nil {
+		return err.Error()
+	}
+	var tried strings.Builder
+	for line := range strings.Lines(string(raw)) {
+		if strings.Contains(line, "Violation") {
+			tried.WriteString(line)
+		}
+	}
+	return tried.String()
 }
 
 // keepLogs copies the logs to where they outlive the sandbox.

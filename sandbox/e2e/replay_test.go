@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -33,11 +34,25 @@ func (r *rig) say(node string, e event.Event) {
 	r.Helper()
 	raw, err := event.Encode(e)
 	r.must(err)
-	nc, err := nats.Connect(r.NATS())
+	_, err = r.raw().Request("pitcrew.v1.event."+bus.Token(demo.ClusterName)+"."+bus.Token(node)+".fault", raw, 20*time.Second) // JetStream's receipt
 	r.must(err)
-	defer nc.Close()
-	_, err = nc.Request("pitcrew.v1.event."+bus.Token(demo.ClusterName)+"."+bus.Token(node)+".fault", raw, 5*time.Second) // JetStream's receipt
-	r.must(err)
+}
+
+// raw is a connection that lasts: nobody is let in while the remediator is dead, and who is in stays.
+func (r *rig) raw() *nats.Conn {
+	r.Helper()
+	if shared.raw == nil {
+		file, err := r.Token("pitcrew-remediator")
+		r.must(err)
+		token, err := os.ReadFile(file)
+		r.must(err)
+		who, err := bus.ReadBearer(string(token))
+		r.must(err)
+		shared.raw, err = nats.Connect(r.NATS(), nats.Token(string(token)), nats.CustomInboxPrefix(who.Inbox()),
+			nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.IgnoreAuthErrorAbort(), nats.ReconnectWait(200*time.Millisecond))
+		r.must(err)
+	}
+	return shared.raw
 }
 
 // heard returns when the remediator has dealt with everything said before: it takes events one after the other.

@@ -56,7 +56,7 @@ func newRig(t *testing.T) *rig {
 	for i := range world {
 		nodes = append(nodes, sandbox.NodeSpec{Name: fmt.Sprint("a", i+1), Rack: "rack-a", Spine: "spine-1", Zone: "zone-1", GPUCount: 8})
 	}
-	s, err := demo.SetUp(ctx, demo.StageOptions{Nodes: nodes, Progress: os.Stderr, Bin: bin, Gateway: true})
+	s, err := demo.SetUp(ctx, demo.StageOptions{Nodes: nodes, Progress: os.Stderr, Bin: bin, Gateway: true, Auth: true})
 	if err != nil {
 		t.Fatal(err)
 	}
