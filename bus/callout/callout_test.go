@@ -335,6 +335,17 @@ func TestWithoutACalloutWhoIsConnectedGoesOnAndWhoIsNotWaits(t *testing.T) {
 	}
 }
 
+func TestAClientThatWasRefusedAgainAndAgainIsLetInOnceItMay(t *testing.T) {
+	r := newRig(t)
+	defer r.callout().Close()
+	r.in(token("pitcrew-remediator", "", "r-0"))
+	r.api.says(errors.New("the API server is away"))
+	agent := r.connect(r.file(token("pitcrew-agent", "node.1", "a-1")))
+	eventually(t, "three refusals", func() bool { return r.count(callout.Unasked) >= 3 })
+	r.api.says(nil)
+	eventually(t, "the connection", agent.Connected)
+}
+
 func TestTwoCalloutsShareTheQuestions(t *testing.T) {
 	r := newRig(t)
 	a, b := r.callout(), r.callout()
