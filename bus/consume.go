@@ -51,20 +51,12 @@ const (
 )
 
 func (b *Bus) consume(ctx context.Context, durable string, handle func(context.Context, Delivery) error, bad func(string, error)) error {
-	back := b.nc.StatusChanged(nats.CONNECTED)
-	defer b.nc.RemoveStatusListener(back)
-	if err := b.Wait(ctx); err != nil {
-		return err
+	link, stop := b.untilBack(ctx)
+	defer stop()
+	c, err := b.consumer(link, durable)
+	if link.Err() != nil {
+		return context.Cause(link)
 	}
-	cfg := jetstream.ConsumerConfig{
-		Durable: durable, AckPolicy: jetstream.AckExplicitPolicy, AckWait: againAfter, MaxAckPending: 1,
-		FilterSubject: eventPrefix + "." + Token(b.cluster) + ".>", DeliverPolicy: jetstream.DeliverAllPolicy,
-	}
-	if durable == "" {
-		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
-		cfg.InactiveThreshold = time.Minute
-	}
-	c, err := b.js.CreateOrUpdateConsumer(ctx, EventStream, cfg)
 	if err != nil {
 		return fmt.Errorf("consumer %s: %w", durable, err)
 	}
@@ -84,13 +76,44 @@ func (b *Bus) consume(ctx context.Context, durable string, handle func(context.C
 	}
 	defer func() { run.Stop(); <-run.Closed() }()
 	select {
-	case <-ctx.Done():
-		return ctx.Err()
 	case err := <-failed:
 		return err
-	case <-back:
-		return errBack
+	case <-link.Done():
+		return context.Cause(link)
 	}
+}
+
+// consumer makes the durable consumer, or one that begins now if it has no name.
+func (b *Bus) consumer(ctx context.Context, durable string) (jetstream.Consumer, error) {
+	if err := b.Wait(ctx); err != nil {
+		return nil, err
+	}
+	cfg := jetstream.ConsumerConfig{
+		Durable: durable, AckPolicy: jetstream.AckExplicitPolicy, AckWait: againAfter, MaxAckPending: 1,
+		FilterSubject: eventPrefix + "." + Token(b.cluster) + ".>", DeliverPolicy: jetstream.DeliverAllPolicy,
+	}
+	if durable == "" {
+		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
+		cfg.InactiveThreshold = time.Minute
+	}
+	return b.js.CreateOrUpdateConsumer(ctx, EventStream, cfg)
+}
+
+// untilBack is ctx until the connection was lost and is back, which ends it with the cause errBack: a question that went to the server
+// that was would be waited for in vain.
+func (b *Bus) untilBack(ctx context.Context) (link context.Context, stop func()) {
+	link, end := context.WithCancelCause(ctx)
+	back := b.nc.StatusChanged(nats.CONNECTED)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-back:
+			end(errBack)
+		case <-link.Done():
+		}
+	}()
+	return link, func() { end(nil); <-ended; b.nc.RemoveStatusListener(back) }
 }
 
 // deal hands one message over. What the server is not told while it is away would come again only after againAfter, and hold up all
