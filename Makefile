@@ -11,7 +11,7 @@ LDFLAGS := -s -w
 PY      := sandbox/python.sh
 OUT     := bench/out
 
-.PHONY: build gateway accelerators demo test test-full lint setup clean bench-recovery bench-hook bench-latency bench-agent bench-detector fuzz
+.PHONY: build gateway accelerators image demo test test-full lint setup clean bench-recovery bench-hook bench-latency bench-agent bench-detector fuzz
 
 build: bin/libdcgm.so.4 ## the three programs, and the stub of libdcgm that the sandbox uses
 	go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
