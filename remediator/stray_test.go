@@ -129,18 +129,23 @@ func jobPods(name string) metav1.ListOptions {
 }
 
 // bound is the job's pod that runs and is none of those before.
-func (m *moving) bound(before ...types.UID) (found corev1.Pod) {
+func (m *moving) bound(before ...types.UID) corev1.Pod {
 	m.Helper()
-	m.eventually("a pod with a node", func() bool {
+	return m.pod("a pod that runs", func(p corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil && !slices.Contains(before, p.UID)
+	})
+}
+
+func (m *moving) pod(what string, is func(corev1.Pod) bool) (found corev1.Pod) {
+	m.Helper()
+	m.eventually(what, func() bool {
 		pods, err := m.s.Client().CoreV1().Pods("default").List(m.Context(), jobPods(m.job.Name))
 		m.must(err)
-		for _, p := range pods.Items {
-			if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil && !slices.Contains(before, p.UID) {
-				found = p
-				return true
-			}
+		k := slices.IndexFunc(pods.Items, is)
+		if k >= 0 {
+			found = pods.Items[k]
 		}
-		return false
+		return k >= 0
 	})
 	return found
 }
@@ -156,6 +161,12 @@ func (m *moving) steers(on bool) {
 		match = `{"namespaceSelector":{"matchExpressions":[{"key":"kubernetes.io/metadata.name","operator":"NotIn","values":["default"]}]}}`
 	}
 	bindings := dyn.Resource(admissionv1.SchemeGroupVersion.WithResource("mutatingadmissionpolicybindings"))
+	defer func() {
+		m.must(m.s.Client().CoreV1().ConfigMaps(own).Delete(context.Background(), asks, metav1.DeleteOptions{}))
+	}()
+	if !on { // else the pod that asks would be let through for not being known yet
+		m.eventually("an API server that stamps", m.stamped)
+	}
 	m.eventually("the policy's binding, which the remediator makes", func() bool {
 		_, err := bindings.Patch(context.Background(), cluster.PlacementPolicyName, types.MergePatchType, []byte(`{"spec":{"matchResources":`+match+`}}`), metav1.PatchOptions{})
 		if !apierrors.IsNotFound(err) {
@@ -163,6 +174,28 @@ func (m *moving) steers(on bool) {
 		}
 		return err == nil
 	})
+	m.eventually("an API server that has heard of it: it looks once a second", func() bool { return m.stamped() == on })
+}
+
+const asks, own = "asks", "pitcrew-system"
+
+// stamped asks the API server, without making it, for a pod that a reservation names.
+func (m *moving) stamped() bool {
+	m.Helper()
+	meta := metav1.ObjectMeta{Name: asks, Namespace: own, Labels: map[string]string{cluster.LabelReservation: "true"}}
+	_, err := m.s.Client().CoreV1().ConfigMaps(own).Create(context.Background(), &corev1.ConfigMap{ObjectMeta: meta,
+		Data: map[string]string{"ownerUID": asks, "hostname": asks, "incident": asks}}, metav1.CreateOptions{})
+	if apierrors.IsNotFound(err) { // no namespace yet
+		return false
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		m.must(err)
+	}
+	pod, err := m.s.Client().CoreV1().Pods("default").Create(context.Background(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: asks, OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: asks, UID: asks}}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: asks, Image: "none"}}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	m.must(err)
+	return pod.Spec.NodeSelector[corev1.LabelHostname] == asks
 }
 
 // reaches waits for the one incident to be as wanted.
@@ -236,16 +269,18 @@ func TestAReplacementThatTheAPIServerDidNotStampIsSentAwayFromANodeThatWouldNotD
 			t.Cleanup(func() { m.steers(true) })
 			m.steers(false)
 			m.publish(m.first.Spec.NodeName, "79", event.Fatal)
-			stray := m.bound(m.first.UID)
+			stray := m.pod("a stray with a node", func(p corev1.Pod) bool { return p.Spec.NodeName != "" && p.UID != m.first.UID }) // it may be on its way out already
 			m.steers(true)
 			if stray.Spec.NodeName != "b1" {
 				t.Fatalf("it came down on %s, so nothing was tried", stray.Spec.NodeName)
 			}
 			i := m.reaches(restarted)
-			if len(i.Strays) == 0 || i.Strays[0] != string(stray.UID) || i.Restarts != 1 || i.Path != name {
+			if !slices.Contains(i.Strays, string(stray.UID)) || i.Restarts != 1 || i.Path != name {
 				t.Errorf("strays %v, %d restarts, by %s", i.Strays, i.Restarts, i.Path)
 			}
-			last := m.bound(m.first.UID, stray.UID)
+			last := m.pod("the last of its pods", func(p corev1.Pod) bool {
+				return p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil && !slices.Contains(append(i.Strays, string(m.first.UID)), string(p.UID))
+			})
 			if want := i.Moves[0]; last.Spec.NodeName != want.To || string(last.UID) != want.NewUID || want.To == "b1" || want.To == m.first.Spec.NodeName {
 				t.Errorf("pod %s on %s, move %+v", last.UID, last.Spec.NodeName, want)
 			}
