@@ -71,7 +71,7 @@ func TestClassesOfAClusterReachItsGatewaysAndForgedOnesNobody(t *testing.T) {
 
 func TestAGatewayMayGiveItsOwnClassesAndReadAll(t *testing.T) {
 	url := guarded(t)
-	root, gw := connect(t, url("pitcrew")), connect(t, url("gateway"))
+	root, gw := connect(t, url("pitcrew")), connect(t, url("other"))
 	if err := root.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}

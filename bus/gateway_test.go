@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pitcrew/pitcrew/event"
@@ -161,30 +160,15 @@ func TestAForgedFindingIsNotListed(t *testing.T) {
 	}
 }
 
-// guarded is a NATS server that knows two users: pitcrew may all, gateway what RightsOf says of gw-0 of cluster demo.eu.
+// guarded knows as another user the gateway gw-0 of cluster demo.eu.
 func guarded(t *testing.T) (url func(user string) string) {
 	t.Helper()
-	r := RightsOf(RoleGateway, "demo.eu", "gw-0", "_INBOX")
-	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
-		Users: []*server.User{{Username: "pitcrew", Password: "x"}, {Username: "gateway", Password: "x", Permissions: &server.Permissions{
-			Publish: &server.SubjectPermission{Allow: r.Publish}, Subscribe: &server.SubjectPermission{Allow: r.Subscribe},
-		}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("no server")
-	}
-	return func(user string) string { return strings.Replace(s.ClientURL(), "://", "://"+user+":x@", 1) }
+	return users(t, RightsOf(RoleGateway, "demo.eu", "gw-0", "_INBOX"))
 }
 
 func TestTheRightsOfAGatewayAreEnoughForItAndForNothingElse(t *testing.T) {
 	url := guarded(t)
-	root, gw := connect(t, url("pitcrew")), connect(t, url("gateway"))
+	root, gw := connect(t, url("pitcrew")), connect(t, url("other"))
 	if err := root.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}

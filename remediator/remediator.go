@@ -72,19 +72,11 @@ func Run(ctx context.Context, o Options) error {
 		defer s.Stop()
 		o.NATS = s.URL()
 	}
-	cfg, err := kubeConfig(o.Kubeconfig)
-	if err != nil {
-		return err
-	}
-	record, err := newAudit(o.Audit, o.Log)
+	c, record, err := openCluster(o)
 	if err != nil {
 		return err
 	}
 	defer record.close()
-	c, err := cluster.New(cfg, cluster.Options{Namespace: o.Namespace, Cluster: o.Cluster, Logger: o.Log, Audit: record.write})
-	if err != nil {
-		return err
-	}
 	m := newMetrics()
 	if o.NATSKeys != "" {
 		door, err := openDoor(o, c, m)
@@ -142,6 +134,24 @@ func ignoreEnd(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
+}
+
+// openCluster is the cluster, each write to which goes into the audit log; the caller closes that.
+func openCluster(o Options) (*cluster.Cluster, *audit, error) {
+	cfg, err := kubeConfig(o.Kubeconfig)
+	if err != nil {
+		return nil, nil, err
+	}
+	record, err := newAudit(o.Audit, o.Log)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := cluster.New(cfg, cluster.Options{Namespace: o.Namespace, Cluster: o.Cluster, Logger: o.Log, Audit: record.write})
+	if err != nil {
+		record.close()
+		return nil, nil, err
+	}
+	return c, record, nil
 }
 
 func kubeConfig(path string) (*rest.Config, error) {

@@ -18,19 +18,11 @@ const leaseKept = time.Minute
 // Uninstall takes away what Pitcrew wrote on the cluster, says so on w, and keeps a remediator that still runs from leading for a minute.
 // keepCordons leaves nodes that Pitcrew had cordoned unschedulable. Of the options it uses the namespace, the kubeconfig and the logs.
 func Uninstall(ctx context.Context, o Options, keepCordons bool, w io.Writer) error {
-	cfg, err := kubeConfig(o.Kubeconfig)
-	if err != nil {
-		return err
-	}
-	record, err := newAudit(o.Audit, o.Log)
+	c, record, err := openCluster(o)
 	if err != nil {
 		return err
 	}
 	defer record.close()
-	c, err := cluster.New(cfg, cluster.Options{Namespace: o.Namespace, Cluster: o.Cluster, Logger: o.Log, Audit: record.write})
-	if err != nil {
-		return err
-	}
 	ctx, stop := context.WithCancel(ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ignoreEnd(ctx, c.Run(ctx)) })

@@ -147,15 +147,15 @@ func submit(t testing.TB, s *sandbox.Sandbox, pods int32, edit ...func(*batchv1.
 	return event.Job{APIVersion: "batch/v1", Kind: "Job", Namespace: made.Namespace, Name: made.Name, UID: string(made.UID)}
 }
 
-// whole waits until every member of a gang runs.
-func whole(t testing.TB, c *cluster.Cluster, job event.Job) cluster.Gang {
+// whole waits until every member of a gang runs, and none is of those before.
+func whole(t testing.TB, c *cluster.Cluster, job event.Job, before ...string) cluster.Gang {
 	t.Helper()
 	g, err := c.Gang(within(t), job)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range g.Size {
-		if _, err := c.AwaitReplacement(within(t), g, i, cluster.Running); err != nil {
+		if _, err := c.AwaitReplacement(within(t), g, i, cluster.Running, before...); err != nil {
 			t.Fatal(err)
 		}
 	}
