@@ -16,20 +16,10 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/sandbox/freeport"
 )
 
 var allModes = []Mode{Agent, DCGM, Gateway}
-
-// free gives a loopback address that nobody listens on.
-func free(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
 
 // surround sets the environment of a node of its own below dir.
 func surround(t testing.TB, dir, nats string) (kmsg string) {
@@ -41,7 +31,7 @@ func surround(t testing.TB, dir, nats string) (kmsg string) {
 	for k, v := range map[string]string{
 		"PITCREW_NODE": "n1", "PITCREW_CLUSTER": "c", "PITCREW_NATS": nats, "PITCREW_KMSG": kmsg, "PITCREW_RUN_DIR": filepath.Join(dir, "run"),
 		"PITCREW_STATE_DIR": filepath.Join(dir, "state"), "PITCREW_KUBELET_ROOT": filepath.Join(dir, "kubelet"), "PITCREW_POD_RESOURCES": filepath.Join(dir, "none.sock"),
-		"PITCREW_SELF": free(t), "PITCREW_HEALTH": free(t), "PITCREW_PROMETHEUS": free(t), "PITCREW_OTLP": free(t),
+		"PITCREW_SELF": freeport.Loopback(t), "PITCREW_HEALTH": freeport.Loopback(t), "PITCREW_PROMETHEUS": freeport.Loopback(t), "PITCREW_OTLP": freeport.Loopback(t),
 		"PITCREW_LOG_LEVEL": "error", "PITCREW_OVERLAY": "", "PITCREW_SELF_HOST": "", "PITCREW_SELF_PORT": "", "PITCREW_GATEWAY": "", "PITCREW_GATEWAYS": "", "PITCREW_RULE_FILES": "", "PITCREW_SCRAPE": "",
 		"PITCREW_CLASSES_FILE": filepath.Join(dir, "classes"), "PITCREW_JOBS_FILE": filepath.Join(dir, "jobs"),
 	} {
@@ -253,7 +243,7 @@ func TestALostGpuComesFromTheDcgmProcessOverTheAgentsSocket(t *testing.T) {
 	defer b.Close()
 	defer run(t, Agent)()
 	for k, v := range map[string]string{
-		"PITCREW_DCGM_MODE": "replay", "PITCREW_DCGM_FILE": recording, "PITCREW_SELF": free(t), "PITCREW_HEALTH": free(t), "PITCREW_EXPECTED_GPUS": "2",
+		"PITCREW_DCGM_MODE": "replay", "PITCREW_DCGM_FILE": recording, "PITCREW_SELF": freeport.Loopback(t), "PITCREW_HEALTH": freeport.Loopback(t), "PITCREW_EXPECTED_GPUS": "2",
 	} {
 		t.Setenv(k, v)
 	}

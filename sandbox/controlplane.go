@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,6 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/pitcrew/pitcrew/sandbox/freeport"
 )
 
 // auditPolicy records every write to what a remediation may touch, with bodies where the question "what exactly" may come up.
@@ -218,15 +219,12 @@ func httpOK(url string, client *http.Client) func() bool {
 	}
 }
 
-func freePorts(n int) ([]int, error) {
-	ports := make([]int, 0, n)
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+func freePorts(n int) (ports []int, err error) {
+	ports = make([]int, n)
+	for i := range ports {
+		if ports[i], err = freeport.Claim(); err != nil {
 			return nil, err
 		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil
 }

@@ -45,6 +45,14 @@ type Process struct {
 	Log     string `json:"log"`
 }
 
+// Died says how a process that runs no longer ended, with the last of what it wrote; nil for one that runs.
+func (p Process) Died() error {
+	if p.Running {
+		return nil
+	}
+	return fmt.Errorf("%s ended with code %d: %s", strings.TrimPrefix(p.Node+"/"+p.Name, "/"), p.Exit, tail(p.Log, 2000))
+}
+
 // StartProcess runs a command as part of a node: a power cut ends it, and Repair starts it again. With node empty it belongs to no
 // node. env is added to the caller's environment; output goes to <Logs>/<node>-<name>.log. A name may be used again once its
 // process has ended. The sandbox does not restart it by itself.

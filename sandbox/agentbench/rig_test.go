@@ -23,6 +23,7 @@ import (
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/hook/hooktest"
+	"github.com/pitcrew/pitcrew/sandbox/freeport"
 	"github.com/pitcrew/pitcrew/sandbox/simgpu"
 )
 
@@ -88,7 +89,7 @@ func startNode(t testing.TB, env ...string) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, dir: t.TempDir(), prometheus: strings.Replace(free(t), "127.0.0.1", "127.0.0.7", 1)} // as a pod's address: not the default's
+	n := &node{t: t, dir: t.TempDir(), prometheus: strings.Replace(freeport.Loopback(t), "127.0.0.1", "127.0.0.7", 1)} // as a pod's address: not the default's
 	if n.gpus, err = simgpu.New(filepath.Join(n.dir, "dcgm.script"), simgpu.H100s("node-a", gpus)); err != nil {
 		t.Fatal(err)
 	}
@@ -141,12 +142,12 @@ type process struct {
 
 func (n *node) start(exe, mode string, env []string) *process {
 	n.t.Helper()
-	p := &process{cmd: exec.Command(exe, mode), health: free(n.t)}
+	p := &process{cmd: exec.Command(exe, mode), health: freeport.Loopback(n.t)}
 	var err error
 	if p.log, err = os.Create(filepath.Join(n.dir, mode+".log")); err != nil {
 		n.t.Fatal(err)
 	}
-	p.cmd.Env = append([]string{"PITCREW_HEALTH=" + p.health, "PITCREW_SELF=" + free(n.t)}, env...)
+	p.cmd.Env = append([]string{"PITCREW_HEALTH=" + p.health, "PITCREW_SELF=" + freeport.Loopback(n.t)}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
 		n.t.Fatal(err)
@@ -160,17 +161,6 @@ func (n *node) start(exe, mode string, env []string) *process {
 		}
 	})
 	return p
-}
-
-// free gives a loopback address that nobody listens on.
-func free(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func (n *node) eventually(what string, ok func() bool) {

@@ -235,9 +235,9 @@ func (s *Stage) Follow(ctx context.Context, j *Job, in sandbox.Injected, show fu
 	case err != nil:
 		return last, err
 	case last.ID == "":
-		return last, fmt.Errorf("no incident opened within %s of %s on %s", opensWithin, in.Kind, in.Node)
+		return last, errors.Join(fmt.Errorf("no incident opened within %s of %s on %s", opensWithin, in.Kind, in.Node), s.died())
 	case last.Open():
-		return last, fmt.Errorf("incident %s stands at %s: %s", last.ID, last.State, last.Waiting)
+		return last, errors.Join(fmt.Errorf("incident %s stands at %s: %s", last.ID, last.State, last.Waiting), s.died())
 	}
 	return last, nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/policy"
 	"github.com/pitcrew/pitcrew/sandbox"
+	"github.com/pitcrew/pitcrew/sandbox/freeport"
 )
 
 // Names on the stage.
@@ -146,23 +146,11 @@ func (s *Stage) program(name string) (string, error) {
 	return path, nil
 }
 
-// freePort is one that nobody listens on, below those that the system gives to connections: such a one could be taken before it is used.
-func freePort() (port int, err error) {
-	for range 100 {
-		port = 20000 + rand.N(12000)
-		var l net.Listener
-		if l, err = net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, err
-}
-
 func (s *Stage) port(name string) (int, error) {
 	if p := s.ports[name]; p != 0 {
 		return p, nil
 	}
-	p, err := freePort()
+	p, err := freeport.Claim()
 	s.ports[name] = p
 	return p, err
 }
@@ -312,10 +300,16 @@ func (s *Stage) startAgents(ctx context.Context) error {
 		missing[n.Name] = true
 	}
 	timeout := time.After(90 * time.Second)
+	look := time.NewTicker(500 * time.Millisecond)
+	defer look.Stop()
 	for len(missing) > 0 {
 		select {
 		case n := <-heard:
 			delete(missing, n)
+		case <-look.C:
+			if err := s.died(); err != nil {
+				return err
+			}
 		case <-timeout:
 			return fmt.Errorf("the agents of %v did not come up in 90 s; --dir keeps their logs", slices.Sorted(maps.Keys(missing)))
 		case <-ctx.Done():
@@ -324,6 +318,16 @@ func (s *Stage) startAgents(ctx context.Context) error {
 	}
 	cancel()
 	return listening.Wait()
+}
+
+// died says which of the processes that should run have ended.
+func (s *Stage) died() (err error) {
+	for _, p := range s.box.Processes() {
+		if n, lost := s.box.Node(p.Node); lost != nil || n.Up() {
+			err = errors.Join(err, p.Died())
+		}
+	}
+	return err
 }
 
 // StartAgent starts a node's agent and its DCGM process, where they do not run; env is added to theirs.

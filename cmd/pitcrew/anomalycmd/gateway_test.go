@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/collector"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/sandbox/freeport"
 )
 
 // running is a real gateway in this process, with a folder that outlives it.
@@ -38,14 +38,7 @@ type running struct {
 // run starts the gateway as `pitcrew-collector gateway` does.
 func (g *running) run(nats string) {
 	g.t.Helper()
-	free := func() string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			g.t.Fatal(err)
-		}
-		defer l.Close()
-		return l.Addr().String()
-	}
+	free := func() string { return freeport.Loopback(g.t) }
 	otlp := free()
 	for k, v := range map[string]string{
 		"PITCREW_NODE": g.name, "PITCREW_CLUSTER": "c", "PITCREW_NATS": nats, "PITCREW_SELF": free(), "PITCREW_HEALTH": free(), "PITCREW_PROMETHEUS": free(),
