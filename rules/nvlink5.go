@@ -6,6 +6,12 @@ import (
 	"strings"
 )
 
+// FirstNVLink5 and LastNVLink5 are the Xids whose lines hold registers that the rules decode.
+const (
+	FirstNVLink5 = 144
+	LastNVLink5  = 150
+)
+
 // NVLink5 is one decode rule for Xid 144 to 150.
 type NVLink5 struct {
 	XID int `json:"xid"`

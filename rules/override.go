@@ -94,12 +94,12 @@ func orWord[W ~string](w, otherwise W) W {
 // overrider returns the function that lays a sequence of YAML rows over rows.
 // A fixed table takes no new rows.
 func overrider[K comparable, R any](rows map[K]R, columns []column[R], key func(R) K, keys []string, fixed bool, done func(*R, bool)) func(ast.Node) error {
+	seen := make(map[K]bool) // in all documents of the file
 	return func(node ast.Node) error {
 		seq, ok := node.(*ast.SequenceNode)
 		if !ok {
 			return at(node, "a list of rows is wanted")
 		}
-		seen := make(map[K]bool)
 		for _, item := range seq.Values {
 			cells, err := mapping(item)
 			if err != nil {

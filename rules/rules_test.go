@@ -206,6 +206,7 @@ signal:
 
 func TestAnOverrideWithNonsenseIsRefusedWithItsPlace(t *testing.T) {
 	tables := builtin(t)
+	any32 := `"` + strings.Repeat("-", 32) + `"`
 	for _, c := range []struct{ name, yaml, want string }{
 		{"unknown table", "gpu:\n- {code: 1}\n", `site.yaml:1:1: unknown table "gpu"`},
 		{"unknown column", "xid:\n- {code: 31, colour: red}\n", `site.yaml:2:14: unknown column "colour"`},
@@ -220,6 +221,11 @@ func TestAnOverrideWithNonsenseIsRefusedWithItsPlace(t *testing.T) {
 		{"no yaml at all", "xid: [", "site.yaml"},
 		{"an anchor", "xid:\n- {code: 31, note: &a x}\n", "site.yaml:2:20: note: one value is wanted"},
 		{"an alias", "xid:\n- {code: 31, note: x}\n- {code: 32, note: *a}\n", "site.yaml:3:20: note: one value is wanted"},
+		{"a code twice, in two documents", "xid:\n- {code: 31, severity: info}\n---\nxid:\n- {code: 31, severity: fatal}\n", "site.yaml:5:3: 31 is there twice"},
+		{"a column twice", "xid:\n- {code: 31, severity: info, severity: fatal}\n", `mapping key "severity" already defined`},
+		{"a value of two actions", "recovery:\n- {action: Drain P2P, value: 0}\n", `recovery "None": 0 is the value of "Drain P2P"`},
+		{"registers that no line has", "nvlink5:\n- {xid: 13, unit: U, intrinfo_before_575: " + any32 + ", intrinfo_from_575: " + any32 + ", error_status: 0x1, resolution: IGNORE, fatality: fatal}\n",
+			"nvlink5 U: only lines of xid 144 to 150 are decoded, not of 13"},
 		{"a signal that no line is known by", "signal:\n- {kind: mlx5, name: lnk down, severity: info, advice: none}\n", "site.yaml:2:3: {mlx5 lnk down} is not in the table, and no line would be known by it"},
 	} {
 		if _, err := tables.Override("site.yaml", []byte(c.yaml)); err == nil || !strings.Contains(err.Error(), c.want) {

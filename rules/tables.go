@@ -138,10 +138,17 @@ func (t *Tables) finish() error {
 			return fmt.Errorf("sxid %d: clears %d, which is not in the table", r.Code, r.Clears)
 		}
 	}
+	values := make(map[int]string)
+	for _, r := range t.Recoveries() {
+		if other, twice := values[r.Value]; twice {
+			return fmt.Errorf("recovery %q: %d is the value of %q", r.Action, r.Value, other)
+		}
+		values[r.Value] = r.Action
+	}
 	t.byXID = make(map[int][]NVLink5)
 	for _, r := range t.nvlink5 {
-		if _, ok := t.xid[r.XID]; !ok {
-			return fmt.Errorf("nvlink5 %s: xid %d is not in the table", r.Unit, r.XID)
+		if r.XID < FirstNVLink5 || r.XID > LastNVLink5 {
+			return fmt.Errorf("nvlink5 %s: only lines of xid %d to %d are decoded, not of %d", r.Unit, FirstNVLink5, LastNVLink5, r.XID)
 		}
 		t.byXID[r.XID] = append(t.byXID[r.XID], r)
 	}
@@ -219,7 +226,7 @@ func (t *Tables) NVLink5Rules(xid int) []NVLink5 { return slices.Clone(t.byXID[x
 // Recoveries returns the recovery actions by value.
 func (t *Tables) Recoveries() []Recovery {
 	all := slices.Collect(maps.Values(t.recovery))
-	slices.SortFunc(all, func(a, b Recovery) int { return cmp.Compare(a.Value, b.Value) })
+	slices.SortFunc(all, func(a, b Recovery) int { return cmp.Or(cmp.Compare(a.Value, b.Value), cmp.Compare(a.Action, b.Action)) })
 	return all
 }
 

@@ -3,6 +3,7 @@ package kernel
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -207,6 +208,17 @@ func TestDetailsAttachAndAreNotCounted(t *testing.T) {
 	last := r[len(r)-1]
 	if last.Count != 1 || last.Detail == "" || len(l.bursts) != 1 {
 		t.Errorf("%+v", r)
+	}
+	// Two codes of one switch: what belongs to the second is not the first's, and of many details a bounded part is kept.
+	l = newLog(t)
+	l.at(0, "nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 22013, Non-fatal, Link 44 Minion")
+	l.at(1, "nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 12028, Non-fatal, Link 62 egress")
+	for range 100 {
+		l.at(2, "nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 12028, Severity 0 Engine instance 62 Sub-engine instance 00")
+	}
+	l.f.Flush()
+	if b := l.bursts[0].Reports; b[0].Detail != "" || !strings.Contains(b[1].Detail, "12028, Severity 0") || len(b[1].Detail) > 512 {
+		t.Errorf("%d bytes: %+v", len(b[1].Detail), b)
 	}
 }
 

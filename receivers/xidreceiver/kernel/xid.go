@@ -1,6 +1,10 @@
 package kernel
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/pitcrew/pitcrew/rules"
+)
 
 // xid reads "PCI:0000:01:00 GPU-I:05 GPU-CI:01): 94, pid=7194, name=python, text",
 // the part after "NVRM: Xid (". Forms seen: no "PCI:", a function, no comma after
@@ -58,7 +62,7 @@ func (e *Event) message(b []byte) {
 	switch {
 	case e.Code == 154:
 		e.Action = lastBracket(b)
-	case e.Code >= 144 && e.Code <= 150:
+	case e.Code >= rules.FirstNVLink5 && e.Code <= rules.LastNVLink5:
 		e.nvlink5(b)
 	}
 }
