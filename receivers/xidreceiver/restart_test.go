@@ -81,3 +81,47 @@ func TestLinesLostWhileTheAgentWasDownAreSaid(t *testing.T) {
 		t.Errorf("%d lost", n)
 	}
 }
+
+// What was published is kept as it is published: an agent that is killed has no shutdown.
+func TestAnAgentThatIsKilledRepeatsNothingAsNews(t *testing.T) {
+	r := newRig(t).start()
+	r.log.write("NVRM: GPU at PCI:0000:1b:00: GPU-aeab3757-56a6-7e30-3f7c-1f322454bde2")
+	r.log.xid("0000:1a:00", 79)
+	first := r.next()
+	r.nothingElse() // and so what came before is stored
+	killed := r.store.copy()
+	r.stop()
+	r.store = killed
+	r.log.seq = uint64(first.attrs[attrSeq].(int64)) + 2
+	r.log.create() // the ring has overwritten the line that told the UUID, and all else
+	r.log.xid("0000:1b:00", 48)
+	r.start()
+	rec := r.next()
+	if rec.event == eventLinesLost {
+		t.Fatalf("nothing was lost: %+v", rec)
+	}
+	if rec.code() != 48 || rec.flag(attrHistory) || rec.attrs[attrHardwareID] != "GPU-aeab3757-56a6-7e30-3f7c-1f322454bde2" {
+		t.Errorf("%+v", rec)
+	}
+	r.nothingElse()
+}
+
+// The sequence begins anew with each boot: what an earlier boot had published says nothing of this one's lines.
+func TestAPositionOfAnEarlierBootHidesNoEventOfThisOne(t *testing.T) {
+	r := newRig(t).start()
+	for range 50 {
+		r.log.write("usb 1-1: new high-speed USB device")
+	}
+	r.log.xid("0000:1a:00", 31)
+	r.next()
+	r.stop()
+	r.boots("boot-2")
+	r.log.xid("0000:1a:00", 79)
+	r.start()
+	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) || rec.attrs[attrBootID] != "boot-2" {
+		t.Errorf("%+v", rec)
+	}
+	if n := r.metric(metricLost); n != 0 {
+		t.Errorf("%d lost, of another boot's sequence", n)
+	}
+}

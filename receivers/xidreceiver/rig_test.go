@@ -3,6 +3,7 @@ package xidreceiver
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -119,6 +120,16 @@ func (r *rig) stop() {
 	}
 }
 
+// boots begins another boot: its id, an empty log, and a clock and a sequence that begin at 0.
+func (r *rig) boots(id string) {
+	r.t.Helper()
+	if err := os.WriteFile(r.cfg.BootIDPath, []byte(id+"\n"), 0o644); err != nil {
+		r.t.Fatal(err)
+	}
+	r.log.seq, r.log.age = 0, monotonic()
+	r.log.create()
+}
+
 // next waits for the next record.
 func (r *rig) next() record {
 	r.t.Helper()
@@ -216,6 +227,13 @@ type memory struct {
 	component.ShutdownFunc
 	mu   sync.Mutex
 	data map[string][]byte
+}
+
+// copy is what is stored now, as an agent that is killed leaves it.
+func (m *memory) copy() *memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return &memory{data: maps.Clone(m.data)}
 }
 
 func newMemory() *memory { return &memory{data: map[string][]byte{}} }
