@@ -73,6 +73,7 @@ type Open struct {
 	Key    string          `json:"key"`
 	BootID string          `json:"boot_id"`
 	Seen   time.Time       `json:"seen"`
+	Maker  string          `json:"maker,omitempty"` // of a lost GPU; empty: NVIDIA
 	Raw    json.RawMessage `json:"event"`
 
 	event event.Event
@@ -106,7 +107,8 @@ type Engine struct {
 	touched  []*carrier // in this batch
 	risen    []rise
 	lines    *lru[string, *budget]
-	node     gpuCount
+	makers   *lru[string, *gpuCount]
+	batch    int64 // counts them; the first is 1
 	counts   Counts
 	out      []Finding
 }
@@ -114,7 +116,7 @@ type Engine struct {
 // New makes an engine.
 func New(o Options) *Engine {
 	o.fill()
-	e := &Engine{o: o}
+	e := &Engine{o: o, batch: 1}
 	evicted := func() { e.counts.Evicted++ }
 	e.open = newLRU[string, *Open](o.MaxSeries, evicted)
 	e.ranks = newLRU[rankKey, *rank](o.MaxSeries, evicted)
@@ -122,6 +124,7 @@ func New(o Options) *Engine {
 	e.gangs = newLRU[gangKey, map[int]Collective](min(o.MaxSeries, maxGangs), evicted)
 	e.series = newLRU[string, *gpuSeries](o.MaxSeries, evicted)
 	e.gpus = newLRU[string, *gpu](o.MaxSeries, evicted)
+	e.makers = newLRU[string, *gpuCount](maxMakers, evicted)
 	e.carriers = newLRU[string, *carrier](min(o.MaxSeries, maxCarriers), evicted)
 	e.lines = newLRU[string, *budget](o.MaxSeries, evicted)
 	return e
@@ -159,6 +162,7 @@ type onset struct {
 	id       []string  // identifies the occurrence; default: boot id, key and onset
 	count    int
 	silent   bool // known already: the condition only
+	maker    string
 }
 
 // begin opens a finding unless its key is open. It reports whether it did.
@@ -168,7 +172,7 @@ func (e *Engine) begin(o onset) bool {
 		return false
 	}
 	f := e.finding(o)
-	e.open.put(o.key, &Open{Key: o.key, BootID: e.o.BootID, Seen: e.now, event: f.Event})
+	e.open.put(o.key, &Open{Key: o.key, BootID: e.o.BootID, Seen: e.now, Maker: o.maker, event: f.Event})
 	e.out = append(e.out, f)
 	return true
 }

@@ -1,7 +1,6 @@
 package detector
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 // Value is one value of a GPU or of the node's GPU count.
 type Value struct {
 	Metric string
+	Maker  string // whose exporter says it; empty: NVIDIA's. Read of counts and of a GPU's status
 	Series string // tells series of one metric and GPU apart, and is otherwise not read
 	Kind   string // of hw.errors: corrected | uncorrected; of pitcrew.gpu.health: the system
 	GPU    string // UUID
@@ -79,7 +79,8 @@ type gpuSeries struct {
 
 type gpu struct {
 	target event.Target
-	seen   time.Time // of its status
+	maker  string
+	heard  int64     // the batch that had its status last; 0: none, or it is missed no longer
 	rose   time.Time // of a counter under a rule with quiet
 	read   map[reading]time.Time
 }
@@ -110,25 +111,17 @@ func (g *gpu) late(r reading, at time.Time) bool {
 	return false
 }
 
-// gpuCount is how many GPUs answer and how many should. NaN is unknown.
-type gpuCount struct {
-	have, want float64
-	at         time.Time
-	known      bool
-	short      int // settled counts in a row that were short
-	settled    time.Time
-}
-
 // GPU takes in one value. Findings about the count come from Settle.
 func (e *Engine) GPU(v Value) []Finding {
 	e.tick(v.Time)
 	switch {
-	case math.IsNaN(v.V) || v.Time.IsZero():
+	case math.IsNaN(v.V) || math.IsInf(v.V, 0) || v.Time.IsZero() || len(v.Maker) > maxMaker:
 		e.counts.Malformed++
 	case v.Metric == metricCount:
-		e.node.have, e.node.at, e.node.known = v.V, v.Time, true
+		n := e.countOf(v.Maker)
+		n.have, n.at = v.V, v.Time
 	case v.Metric == metricExpected:
-		e.node.want = v.V
+		e.countOf(v.Maker).want = v.V
 	case v.GPU == "":
 		e.counts.Malformed++
 	case v.Metric == metricHealth && e.isSwitch(v.GPU):
@@ -150,7 +143,7 @@ func (e *Engine) gpuValue(v Value) {
 		g.target.PCI = v.PCI
 	}
 	if v.Metric == metricStatus {
-		g.seen = v.Time
+		g.maker, g.heard = v.Maker, e.batch
 	}
 	for i := range gpuRules {
 		if r := &gpuRules[i]; r.metric == v.Metric && (r.kind == "" || r.kind == v.Kind) {
@@ -195,61 +188,9 @@ func (e *Engine) gpuRule(r *gpuRule, g *gpu, v Value) {
 	case bad:
 		e.begin(onset{
 			key: key, target: g.target, cause: event.Cause{Kind: "gpu", Name: r.name}, severity: r.severity, advice: r.advice,
-			evidence: ev, at: v.Time,
+			evidence: ev, at: v.Time, maker: g.maker,
 		})
 	case ended:
 		e.end(key, ev)
-	}
-}
-
-// nodeShort is the count's finding when the GPU that is missing was never seen and so has no name.
-const nodeShort = "gpu/lost node"
-
-// Settle ends a batch of samples: it judges what needs all of them, and forgets what has not been heard of for long.
-func (e *Engine) Settle() []Finding {
-	e.settleCount()
-	e.settleLinks()
-	e.sweep()
-	return e.take()
-}
-
-// settleCount compares how many GPUs answer with how many should. A count is judged once, and a shortage without a status that
-// says which only when two counts in a row agree: a host engine that starts counts up.
-func (e *Engine) settleCount() {
-	n := &e.node
-	if !n.known || n.want <= 0 || !n.at.After(n.settled) {
-		return
-	}
-	n.settled = n.at
-	ev := event.Evidence{Signal: metricCount, Unit: "{gpu}", Value: num(n.have), Expected: num(n.want), Lower: num(n.want), Baseline: "table"}
-	if n.have >= n.want {
-		n.short = 0
-		e.end(nodeShort, ev)
-		return
-	}
-	if n.short++; n.short < 2 {
-		return
-	}
-	named := 0
-	e.gpus.each(func(id string, g *gpu) {
-		o := lostOnset(g.target, n.at)
-		if _, open := e.open.get(o.key); open {
-			named++
-			return
-		}
-		if g.seen.IsZero() || !g.seen.Before(n.at) {
-			return
-		}
-		o.evidence = ev
-		o.evidence.Raw = fmt.Sprintf("%s is no longer counted", id)
-		if e.begin(o) {
-			named++
-		}
-	})
-	if missing := int(n.want - n.have); named < missing {
-		o := lostOnset(event.Target{}, n.at)
-		o.key, o.evidence = nodeShort, ev
-		o.evidence.Raw = fmt.Sprintf("%d of %d GPUs answer; %d missing without a name", int(n.have), int(n.want), missing-named)
-		e.begin(o)
 	}
 }

@@ -1,7 +1,6 @@
 package detector
 
 import (
-	"fmt"
 	"strconv"
 	"time"
 
@@ -168,7 +167,7 @@ func about(t event.Target) string {
 
 func lostOnset(t event.Target, at time.Time) onset {
 	return onset{
-		key: fmt.Sprintf("gpu/lost %s", about(t)), target: t, cause: event.Cause{Kind: "gpu", Name: "lost"},
+		key: gpuLost + about(t), target: t, cause: event.Cause{Kind: "gpu", Name: "lost"},
 		severity: event.Fatal, advice: "reboot-node", at: at,
 	}
 }

@@ -151,7 +151,8 @@ func (r *renamer) take(b *batch, maker *maker, row row, m pmetric.Metric) {
 		}
 		q := add(row.name, row.unit, row.counter, v*row.scale)
 		if row.nodeWide {
-			add("pitcrew.gpu.expected", row.unit, false, r.expected(maker.vendor, v))
+			q.Attributes().PutStr(vendorKey, maker.vendor) // each maker's are counted for themselves
+			add("pitcrew.gpu.expected", row.unit, false, r.expected(maker.vendor, v)).Attributes().PutStr(vendorKey, maker.vendor)
 			continue
 		}
 		maker.identify(p.Attributes(), q.Attributes(), id, row.name)
@@ -160,7 +161,9 @@ func (r *renamer) take(b *batch, maker *maker, row row, m pmetric.Metric) {
 		}
 		if given := maker.given(p.Attributes(), id); row.status && !b.told[given] {
 			b.told[given] = true
-			maker.identify(p.Attributes(), add("pitcrew.gpu.status", "1", false, 1).Attributes(), id, "")
+			answers := add("pitcrew.gpu.status", "1", false, 1).Attributes()
+			maker.identify(p.Attributes(), answers, id, "")
+			answers.PutStr(vendorKey, maker.vendor)
 			info := add("pitcrew.gpu.info", "1", false, 1).Attributes()
 			maker.identify(p.Attributes(), info, id, "")
 			maker.describe(p.Attributes(), info)

@@ -114,14 +114,14 @@ func TestAnExportersMetricsHaveOurNames(t *testing.T) {
 			"npu_chip_info_voltage{container_name=,id=0,model_name=910A-Ascend-V1,namespace=,pcie_bus_info=0000:61:00.0,pod_name=,vdie_id=185011D4-21104518-A0C4ED94-14CC040A-56102003} 0.9",
 			"pitcrew.gpu.clock{" + npu0 + ",pitcrew.gpu.clock.domain=sm} 1e+09",
 			"pitcrew.gpu.clock{" + npu1 + "," + whose + ",pitcrew.gpu.clock.domain=sm} 1e+09",
-			"pitcrew.gpu.count{} 2",
-			"pitcrew.gpu.expected{} 2",
+			"pitcrew.gpu.count{hw.vendor=Huawei} 2",
+			"pitcrew.gpu.expected{hw.vendor=Huawei} 2",
 			"pitcrew.gpu.health{" + npu0 + ",pitcrew.gpu.health.system=device} 0",
 			"pitcrew.gpu.health{" + npu1 + "," + whose + ",pitcrew.gpu.health.system=device} 2",
 			"pitcrew.gpu.info{" + strings.Replace(npu0, ",hw.pci", ",hw.model=910A-Ascend-V1,hw.pci", 1) + ",hw.vendor=Huawei,pitcrew.gpu.index=0} 1",
 			"pitcrew.gpu.info{" + strings.Replace(npu1, ",hw.pci", ",hw.model=910A-Ascend-V1,hw.pci", 1) + ",hw.vendor=Huawei," + whose + ",pitcrew.gpu.index=1} 1",
-			"pitcrew.gpu.status{" + npu0 + "} 1",
-			"pitcrew.gpu.status{" + npu1 + "," + whose + "} 1",
+			"pitcrew.gpu.status{" + npu0 + ",hw.vendor=Huawei} 1",
+			"pitcrew.gpu.status{" + npu1 + ",hw.vendor=Huawei," + whose + "} 1",
 		},
 		"testdata/amd.prom": {
 			"hw.energy{" + amd1 + ",hw.type=gpu," + whose + "} 5",
@@ -132,14 +132,14 @@ func TestAnExportersMetricsHaveOurNames(t *testing.T) {
 			"hw.temperature{" + amd1 + ",hw.sensor_location=gpu,hw.type=gpu," + whose + "} 71",
 			"pcie_speed{card_model=0x74a1,gpu_id=1,hostname=mi300-1,serial_number=692351000002} 32",
 			"pitcrew.gpu.clock{" + amd1 + "," + whose + ",pitcrew.gpu.clock.domain=sm} 2.1e+09",
-			"pitcrew.gpu.count{} 2",
-			"pitcrew.gpu.expected{} 2",
+			"pitcrew.gpu.count{hw.vendor=AMD} 2",
+			"pitcrew.gpu.expected{hw.vendor=AMD} 2",
 			"pitcrew.gpu.health{" + amd1 + "," + whose + ",pitcrew.gpu.health.system=device} 2",
 			"pitcrew.gpu.health{hw.id=AMD-692351000001,pitcrew.gpu.health.system=device} 0",
 			"pitcrew.gpu.info{" + amd1 + ",hw.model=0x74a1,hw.serial_number=692351000002,hw.vendor=AMD," + whose + ",pitcrew.gpu.index=1} 1",
 			"pitcrew.gpu.info{hw.id=AMD-692351000001,hw.model=0x74a1,hw.serial_number=692351000001,hw.vendor=AMD,pitcrew.gpu.index=0} 1",
-			"pitcrew.gpu.status{" + amd1 + "," + whose + "} 1",
-			"pitcrew.gpu.status{hw.id=AMD-692351000001} 1",
+			"pitcrew.gpu.status{" + amd1 + ",hw.vendor=AMD," + whose + "} 1",
+			"pitcrew.gpu.status{hw.id=AMD-692351000001,hw.vendor=AMD} 1",
 		},
 	} {
 		t.Run(file, func(t *testing.T) {
@@ -198,7 +198,11 @@ func found(t *testing.T, files ...string) []string {
 		md := scraped(t, file)
 		for _, m := range md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
 			for _, q := range m.Gauge().DataPoints().All() {
-				q.SetTimestamp(pcommon.NewTimestampFromTime(at.Add(time.Duration(k) * time.Second)))
+				looked := at.Add(time.Duration(k) * 5 * time.Second)
+				if q.Timestamp() != 0 { // the exporter's own, which is of before the scrape
+					looked = looked.Add(-3 * time.Second)
+				}
+				q.SetTimestamp(pcommon.NewTimestampFromTime(looked))
 			}
 		}
 		if err := p.ConsumeMetrics(t.Context(), md); err != nil {
@@ -230,24 +234,40 @@ func TestAnUnhealthyAcceleratorOfAnotherMakerIsAFinding(t *testing.T) {
 	}
 }
 
-func TestAnAcceleratorOfAnotherMakerThatVanishesIsLost(t *testing.T) {
-	raw, err := os.ReadFile("testdata/amd.prom")
+// left is an exposition with one accelerator less, by its label and the count.
+func left(t *testing.T, file, count, label string) string {
+	t.Helper()
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var left []string
-	for _, l := range strings.Split(strings.Replace(string(raw), `gpu_nodes_total{hostname="mi300-1"} 2`, `gpu_nodes_total{hostname="mi300-1"} 1`, 1), "\n") {
-		if !strings.Contains(l, `gpu_id="0"`) {
-			left = append(left, l)
-		}
+	page := strings.Replace(string(raw), count+" 2", count+" 1", 1)
+	if page == string(raw) {
+		t.Fatalf("%s has no %s 2", file, count)
 	}
-	file := filepath.Join(t.TempDir(), "left.prom")
-	if err := os.WriteFile(file, []byte(strings.Join(left, "\n")), 0o600); err != nil {
+	lines := slices.DeleteFunc(strings.Split(page, "\n"), func(l string) bool { return strings.Contains(l, label) })
+	out := filepath.Join(t.TempDir(), "left.prom")
+	if err := os.WriteFile(out, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"gpu/lost AMD-692351000001", "gpu/unhealthy AMD-692351000002 train/llm-0"}
-	if got := found(t, "testdata/amd.prom", file, file); !slices.Equal(got, want) {
-		t.Errorf("found %q, want %q", got, want)
+	return out
+}
+
+func TestAnAcceleratorOfAnotherMakerThatVanishesIsLostAndItAlone(t *testing.T) {
+	const unwell = "gpu/unhealthy NPU-185011D4-21E04718-93B2ED94-14CC040A-BF102003 train/llm-0"
+	amd := left(t, "testdata/amd.prom", `gpu_nodes_total{hostname="mi300-1"}`, `gpu_id="0"`)
+	npu := left(t, "testdata/ascend.prom", "\nmachine_npu_nums", `id="0"`)
+	for what, c := range map[string]struct{ files, want []string }{
+		"AMD":    {[]string{"testdata/amd.prom", amd, amd}, []string{"gpu/lost AMD-692351000001", "gpu/unhealthy AMD-692351000002 train/llm-0"}},
+		"Ascend": {[]string{"testdata/ascend.prom", npu, npu, npu}, []string{"gpu/lost NPU-185011D4-21104518-A0C4ED94-14CC040A-56102003", unwell}},
+		"Ascend, beside an exporter that fell silent": {
+			[]string{"testdata/amd.prom", "testdata/ascend.prom", npu, npu, npu},
+			[]string{"gpu/lost NPU-185011D4-21104518-A0C4ED94-14CC040A-56102003", "gpu/unhealthy AMD-692351000002 train/llm-0", unwell},
+		},
+	} {
+		if got := found(t, c.files...); !slices.Equal(got, c.want) {
+			t.Errorf("%s: found %q, want %q", what, got, c.want)
+		}
 	}
 }
 
@@ -307,7 +327,7 @@ func TestAnAcceleratorThatIsNoLongerCountedIsExpectedStill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := lines(sink.AllMetrics()[1]); !slices.Equal(got, []string{"pitcrew.gpu.count{} 7", "pitcrew.gpu.expected{} 8"}) {
+	if got := lines(sink.AllMetrics()[1]); !slices.Equal(got, []string{"pitcrew.gpu.count{hw.vendor=Huawei} 7", "pitcrew.gpu.expected{hw.vendor=Huawei} 8"}) {
 		t.Errorf("got %q", got)
 	}
 }

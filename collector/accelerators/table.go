@@ -24,6 +24,7 @@ const (
 	mega = 1e6
 	mebi = 1 << 20
 
+	vendorKey             = "hw.vendor"
 	taskKey, task         = "hw.gpu.task", "general"
 	errorKey              = "error.type"
 	sensorKey             = "hw.sensor_location"
@@ -135,7 +136,7 @@ func (m *maker) identify(from, to pcommon.Map, id, metric string) {
 
 // describe puts on the point of pitcrew.gpu.info what the accelerator is.
 func (m *maker) describe(from, to pcommon.Map) {
-	to.PutStr("hw.vendor", m.vendor)
+	to.PutStr(vendorKey, m.vendor)
 	if n, err := strconv.ParseInt(label(from, m.index), 10, 32); err == nil {
 		to.PutInt("pitcrew.gpu.index", n)
 	}

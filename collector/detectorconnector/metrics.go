@@ -168,7 +168,7 @@ func rankTarget(a both) event.Target {
 
 func (c *core) gpuValue(metric string, res pcommon.Map, p pmetric.NumberDataPoint) detector.Value {
 	a := both{p.Attributes(), res}
-	v := detector.Value{Metric: metric, GPU: a.text("hw.id"), PCI: a.text("hw.pci"), Kind: a.text("error.type"), Time: p.Timestamp().AsTime(), V: value(p)}
+	v := detector.Value{Metric: metric, Maker: text(p.Attributes(), "hw.vendor"), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), Kind: a.text("error.type"), Time: p.Timestamp().AsTime(), V: value(p)}
 	if v.PCI != "" && v.GPU != "" && len(c.uuids) < detector.DefaultMaxSeries {
 		c.uuids[v.PCI] = v.GPU
 	}
