@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -57,6 +58,7 @@ type Options struct {
 // Sandbox is a running cluster. All methods may be called at any time from any goroutine.
 type Sandbox struct {
 	dir       string
+	lock      *os.File // of dir, held until Stop
 	temporary bool
 	progress  io.Writer
 	procs     *processes
@@ -106,14 +108,15 @@ func Up(ctx context.Context, o Options) (_ *Sandbox, err error) {
 			return nil, err
 		}
 	}
-	dir, err := stateDir(o.Dir)
+	dir, lock, err := stateDir(o.Dir)
 	if err != nil {
 		return nil, err
 	}
-	s := &Sandbox{dir: dir, temporary: o.Dir == "", progress: o.Progress}
+	s := &Sandbox{dir: dir, lock: lock, temporary: o.Dir == "", progress: o.Progress}
 	s.hosted.byID = map[string]*hostProcess{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if s.procs, err = newProcesses(dir, s.temporary); err != nil {
+		lock.Close()
 		return nil, err
 	}
 	defer func() {
@@ -168,35 +171,62 @@ func Up(ctx context.Context, o Options) (_ *Sandbox, err error) {
 	return s, s.awaitServiceAccount(ready, metav1.NamespaceDefault)
 }
 
-// stateDir makes an empty state directory. Its length matters: sockets lie below it.
-func stateDir(dir string) (string, error) {
+// stateDir makes an empty state directory and locks it. Its length matters: sockets lie below it.
+func stateDir(dir string) (string, *os.File, error) {
 	if dir == "" {
-		return os.MkdirTemp(os.TempDir(), "pitcrew-sandbox-")
+		dir, err := os.MkdirTemp(os.TempDir(), "pitcrew-sandbox-")
+		if err != nil {
+			return "", nil, err
+		}
+		lock, err := lockDir(dir)
+		return dir, lock, err
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if len(dir) > 48 {
-		return "", fmt.Errorf("sandbox: state directory %s is longer than 48 bytes, and unix sockets below it would be refused: choose a shorter one", dir)
+		return "", nil, fmt.Errorf("sandbox: state directory %s is longer than 48 bytes, and unix sockets below it would be refused: choose a shorter one", dir)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "id")); err == nil {
+		old, err := lockDir(dir)
+		if err != nil {
+			return "", nil, err
+		}
+		defer old.Close()
 		if err := Clean(dir); err != nil {
-			return "", err
+			return "", nil, err
 		}
 	} else if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
-		return "", fmt.Errorf("sandbox: %s is not empty and is no sandbox: choose another state directory", dir)
+		return "", nil, fmt.Errorf("sandbox: %s is not empty and is no sandbox: choose another state directory", dir)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	// The administrator's key goes there, and a directory in /tmp can be anybody's.
 	if st, err := os.Lstat(dir); err != nil {
-		return "", err
+		return "", nil, err
 	} else if sys, ok := st.Sys().(*syscall.Stat_t); !ok || !st.IsDir() || int(sys.Uid) != os.Getuid() {
-		return "", fmt.Errorf("sandbox: %s is not a directory of this user: choose another state directory", dir)
+		return "", nil, fmt.Errorf("sandbox: %s is not a directory of this user: choose another state directory", dir)
 	}
-	return dir, os.Chmod(dir, 0o700)
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return "", nil, err
+	}
+	lock, err := lockDir(dir)
+	return dir, lock, err
+}
+
+// lockDir refuses a state directory whose sandbox still has its supervisor. The lock ends with the process that holds it, however that ends.
+func lockDir(dir string) (*os.File, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("sandbox: a sandbox is up in %s already: `pitcrew sandbox down --dir %s` ends it, or choose another state directory (%w)", dir, dir, err)
+	}
+	return d, nil
 }
 
 // Clean ends whatever a sandbox with that state directory left running, and removes the directory. It needs no cooperation from the
@@ -249,6 +279,7 @@ func (s *Sandbox) Stop() error {
 		if s.temporary {
 			err = os.RemoveAll(s.dir)
 		}
+		s.lock.Close()
 	})
 	return err
 }
@@ -274,7 +305,11 @@ func (s *Sandbox) Node(name string) (*Node, error) {
 			return n, nil
 		}
 	}
-	return nil, fmt.Errorf("sandbox: no node %q", name)
+	var names []string
+	for _, n := range s.nodes {
+		names = append(names, n.Name)
+	}
+	return nil, fmt.Errorf("sandbox: no node %q; there are %s", name, strings.Join(names, " "))
 }
 
 // CreateNamespace makes a namespace that pods can be created in at once.

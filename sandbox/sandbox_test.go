@@ -118,6 +118,19 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+func TestARunningSandboxIsNotEndedByOneThatWantsItsDirectory(t *testing.T) {
+	s := sandboxtest.Cluster(t)
+	if _, err := sandbox.Up(t.Context(), sandbox.Options{Dir: s.Dir(), Nodes: sandbox.TwoRacks()[:1]}); err == nil || !strings.Contains(err.Error(), "pitcrew sandbox down --dir "+s.Dir()) {
+		t.Fatalf("%v; the command that ends the other must be named", err)
+	}
+	if _, err := s.Client().CoreV1().Nodes().Get(t.Context(), "a1", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Node("z9"); err == nil || !strings.Contains(err.Error(), "a1 a2 a3 b1") {
+		t.Errorf("a node that is not there: %v", err)
+	}
+}
+
 func TestNodesAreReadyGPUNodesInTwoRacks(t *testing.T) {
 	s := sandboxtest.Cluster(t)
 	nodes, err := s.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})

@@ -94,13 +94,16 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 	if f.output == "json" {
 		story = progress
 	}
-	if f.keep && f.dir == "" {
+	kept := f.keep && f.dir == ""
+	if kept {
 		f.dir = sandboxcmd.DefaultDir()
-		defer os.RemoveAll(f.dir)
 	}
 	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Auth: true, Progress: story})
 	if err != nil {
 		return err
+	}
+	if kept { // not before: a sandbox that is up there already is somebody's
+		defer os.RemoveAll(f.dir)
 	}
 	defer s.Close()
 	began := time.Now()
