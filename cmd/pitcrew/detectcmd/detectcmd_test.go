@@ -248,6 +248,24 @@ func TestWhatIsReadIsNeverWrittenOver(t *testing.T) {
 	}
 }
 
+func TestNoFolderIsMadeForANameThatMayBeASlip(t *testing.T) {
+	dir := t.TempDir()
+	in, typo := filepath.Join(dir, "in.csv"), filepath.Join(dir, "typo")
+	if err := os.WriteFile(in, []byte(jobFile(100, false, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "out.csv")
+	for _, o := range []Options{{Out: filepath.Join(typo, "x.csv")}, {Out: out, Findings: filepath.Join(typo, "x.jsonl")}, {Out: out, Plot: filepath.Join(typo, "x.png")}} {
+		o.In = in
+		if err := Run(context.Background(), o); err == nil || !strings.Contains(err.Error(), "there is no folder "+typo) {
+			t.Errorf("%+v: %v", o, err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+			t.Errorf("%+v: %v, %v beside the input", o, err, left)
+		}
+	}
+}
+
 func TestARunIsNoSiblingOfItself(t *testing.T) {
 	dir := t.TempDir()
 	in := filepath.Join(dir, "in.csv")

@@ -48,8 +48,8 @@ func (o *outputs) create(path string) (io.Writer, error) {
 		mode = old.Mode().Perm()
 	}
 	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) { // not made: it may be a slip
+		return nil, fmt.Errorf("%s: there is no folder %s; make it, or correct the name", path, dir)
 	}
 	for range tempTries {
 		temp := filepath.Join(dir, fmt.Sprintf(".%s.%08x.tmp", filepath.Base(path), rand.Uint32()))
