@@ -31,7 +31,7 @@ func main() {
 	root := commands()
 	err := root.ExecuteContext(ctx)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		fmt.Fprintln(os.Stderr, "pitcrew:", err)
+		fmt.Fprintln(os.Stderr, "pitcrew:", strings.TrimSpace(err.Error())) // libraries end theirs with a new line
 	}
 	if err != nil {
 		stop()
@@ -50,12 +50,32 @@ func commands() *cobra.Command {
 	root.AddCommand(controlcmd.Commands()...)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w; `%s --help` lists the flags", err, c.CommandPath())
+	})
+	nameCommands(root)
 	sayUsage(root)
 	return root
 }
 
-// sayUsage makes an error, which says what is right, of a word that no command has and of too many or too few arguments. By itself the
-// library prints the help and exits with 0 for the one, and for the other says "accepts 1 arg(s), received 0".
+// nameCommands makes an error of one line, which says what is right, of a word that a group of commands does not have. By itself the library
+// prints the help and exits with 0, or for the root says it in five lines.
+func nameCommands(group *cobra.Command) {
+	group.Args, group.SuggestionsMinimumDistance = cobra.ArbitraryArgs, 2
+	group.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		meant := ""
+		if like := c.SuggestionsFor(args[0]); len(like) > 0 {
+			meant = "did you mean " + strings.Join(like, " or ") + "? "
+		}
+		return fmt.Errorf("unknown command %q for %q; %s`%s --help` lists them", args[0], c.CommandPath(), meant, c.CommandPath())
+	}
+}
+
+// sayUsage makes an error, which says what is right, of words where a group of commands has none of that name, of too many or too few
+// arguments, and of a flag that is missing. By itself the library says "accepts 1 arg(s), received 0".
 func sayUsage(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		takes := sub.Args
@@ -68,16 +88,13 @@ func sayUsage(c *cobra.Command) {
 				return nil
 			}
 		case sub.HasSubCommands() && !sub.Runnable():
-			sub.Args = cobra.ArbitraryArgs
-			sub.RunE = func(c *cobra.Command, args []string) error {
-				if len(args) == 0 {
-					return c.Help()
-				}
-				return fmt.Errorf("unknown command %q for %q; `%s --help` lists them", args[0], c.CommandPath(), c.CommandPath())
-			}
+			nameCommands(sub)
 		case takes != nil:
 			sub.Args = func(c *cobra.Command, args []string) error {
 				if takes(c, args) == nil {
+					if err := c.ValidateRequiredFlags(); err != nil {
+						return fmt.Errorf("%w; usage: %s", err, c.UseLine())
+					}
 					return nil
 				}
 				given := fmt.Sprintf("%d arguments", len(args))

@@ -23,14 +23,19 @@ func TestWrongArgumentsAreAnErrorThatSaysWhatIsRight(t *testing.T) {
 		{"completion nonsense", "`pitcrew completion --help` lists them"},
 		{"help nonsense", "`pitcrew --help` lists them"},
 		{"help incident nonsense", "no help"},
-		{"nonsense", `unknown command "nonsense"`},
+		{"nonsense", `unknown command "nonsense" for "pitcrew"; ` + "`pitcrew --help` lists them"},
+		{"incidnt list", "did you mean incident? `pitcrew --help`"},
+		{"incident shwo", "did you mean show?"},
+		{"incident list --nope", "`pitcrew incident list --help` lists the flags"},
+		{"policy explain", `"event", "policies" not set; usage: pitcrew policy explain --event FILE`},
+		{"detect", `"in" not set; usage: pitcrew detect --in FILE`},
 	} {
 		root := commands()
 		root.SetArgs(strings.Fields(test.args))
 		root.SetOut(io.Discard)
 		root.SetErr(io.Discard)
-		if err := root.Execute(); err == nil || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "arg(s)") {
-			t.Errorf("pitcrew %s: %v, want %q in it", test.args, err, test.says)
+		if err := root.Execute(); err == nil || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "arg(s)") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("pitcrew %s: %v, want %q in it, on one line", test.args, err, test.says)
 		}
 	}
 	for _, args := range []string{"help", "help incident show", "incident --help", "--version"} {
