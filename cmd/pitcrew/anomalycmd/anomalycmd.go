@@ -70,7 +70,7 @@ func list(f *connect.Flags) *cobra.Command {
 				if f.JSON() {
 					return writeJSON(c.OutOrStdout(), map[string]any{"findings": nonNil(fs), "statements": nonNil(said)})
 				}
-				return table(c.OutOrStdout(), fs, said, now)
+				return table(c.OutOrStdout(), b.Cluster(), fs, said, now)
 			})
 		},
 	}
@@ -102,9 +102,9 @@ func writeJSON(w io.Writer, v any) error {
 // late is after how long a gateway that is there would have told again of what it found.
 const late = 90 * time.Second
 
-func table(out io.Writer, fs []finding, said []bus.Statement, now time.Time) error {
+func table(out io.Writer, cluster string, fs []finding, said []bus.Statement, now time.Time) error {
 	if len(fs) == 0 {
-		fmt.Fprintln(out, "No finding stands.")
+		fmt.Fprintf(out, "No finding stands in cluster %s.\n", cluster) // of another name none ever does
 	} else {
 		w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 		fmt.Fprintln(w, "SOURCE\tNODE\tFINDING\tSEVERITY\tSTATE\tSINCE\tFOR\tGPU-SECONDS LOST\tWHAT")

@@ -77,7 +77,7 @@ func (d *desk) must(args ...string) string {
 
 func TestTheListShowsWhatStandsWorstFirst(t *testing.T) {
 	d := newDesk(t)
-	if out := d.must("list"); !strings.Contains(out, "No finding stands") {
+	if out := d.must("list"); !strings.Contains(out, "No finding stands in cluster c.") {
 		t.Errorf("nothing: %q", out)
 	}
 	d.stands("n1", "anomaly/temperature gpu/GPU-1", event.Info, true)
