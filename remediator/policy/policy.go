@@ -51,8 +51,8 @@ type Spec struct {
 
 // AppliesTo selects nodes and jobs. Every field that is given must match.
 type AppliesTo struct {
-	Pools      []string          `json:"pools,omitempty" jsonschema_description:"Node pools (globs), by pitcrew.dev/pool or the cloud's own pool label."`
-	Namespaces []string          `json:"namespaces,omitempty" jsonschema_description:"Namespaces of the job (globs)."`
+	Pools      []string          `json:"pools,omitempty" jsonschema:"minItems=1" jsonschema_description:"Node pools (globs), by pitcrew.dev/pool or the cloud's own pool label."`
+	Namespaces []string          `json:"namespaces,omitempty" jsonschema:"minItems=1" jsonschema_description:"Namespaces of the job (globs)."`
 	Nodes      map[string]string `json:"nodes,omitempty" jsonschema_description:"Labels that the node must carry, with exactly these values."`
 }
 

@@ -93,10 +93,17 @@ func check(p *Policy, fail checker) {
 	fail.err("spec.mode", oneOf("mode", string(s.Mode), modeWords))
 	fail.err("spec.default", oneOf("default", string(s.Default), defaultWords))
 	fail.need(s.Order > 0, "spec.order", "missing; give each policy a number of its own, from 1, lowest looked at first")
-	for i, g := range s.AppliesTo.Pools {
+	a := s.AppliesTo
+	for _, f := range []struct {
+		name  string
+		empty bool // given, that is, with nothing in it: what a template did not fill in may not come to mean every node
+	}{{"pools", a.Pools != nil && len(a.Pools) == 0}, {"namespaces", a.Namespaces != nil && len(a.Namespaces) == 0}, {"nodes", a.Nodes != nil && len(a.Nodes) == 0}} {
+		fail.need(!f.empty, "spec.appliesTo."+f.name, "is empty; name what it applies to, or remove it: then it is all")
+	}
+	for i, g := range a.Pools {
 		fail.err(fmt.Sprintf("spec.appliesTo.pools[%d]", i), checkGlob(g))
 	}
-	for i, g := range s.AppliesTo.Namespaces {
+	for i, g := range a.Namespaces {
 		fail.err(fmt.Sprintf("spec.appliesTo.namespaces[%d]", i), checkGlob(g))
 	}
 	checkGuards(s.Guards, fail)

@@ -183,7 +183,11 @@ func checkSignal(s string) error {
 	if len(fit) == 1 && fit[0].Code {
 		return fmt.Errorf("unknown signal %q: %s takes a number or a glob, such as %s/79", s, kind, kind)
 	}
-	return fmt.Errorf("unknown signal %q%s", s, suggest(s, knownSignals()))
+	hint := suggest(s, knownSignals())
+	if hint == "" && len(fit) == 1 {
+		hint = "; one of " + kind + "/" + strings.Join(fit[0].Names, ", "+kind+"/")
+	}
+	return fmt.Errorf("unknown signal %q%s", s, hint)
 }
 
 func (k SignalKind) takes(name string) bool {

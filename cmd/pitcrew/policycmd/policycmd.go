@@ -43,6 +43,9 @@ func check() *cobra.Command {
 				fmt.Fprintln(c.ErrOrStderr(), err)
 				return refused(faults(err))
 			}
+			if len(ps) == 0 {
+				fmt.Fprintln(c.OutOrStdout(), "no policy in there; a remediator with these files does nothing")
+			}
 			for _, p := range ps {
 				n, noun := len(p.Spec.Rules), "rules"
 				if n == 1 {

@@ -49,6 +49,16 @@ func TestAFileThatIsNoPolicyIsRefusedInAShortLine(t *testing.T) {
 	}
 }
 
+func TestAFileWithoutAPolicyIsSaidToDoNothing(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none.yaml")
+	if err := os.WriteFile(none, []byte("# to be written\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err := run(t, "", "check", none); err != nil || !strings.Contains(out, "no policy in there") {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
 func TestWithoutAnEventTheSimulationIsAnEmptyListInJSON(t *testing.T) {
 	out, _, err := run(t, "", "simulate", "--policy", shipped, "--events", "-", "-o", "json")
 	if err != nil || !json.Valid([]byte(out)) || !strings.Contains(out, `"incidents": []`) {
