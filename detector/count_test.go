@@ -1,6 +1,7 @@
 package detector
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -150,8 +151,15 @@ func TestAGpuThatWasExchangedIsMissedNoMore(t *testing.T) {
 // reborn is a new agent of the same boot that takes up what the old one left open.
 func reborn(t *testing.T, old *Engine) (*Engine, []Finding) {
 	t.Helper()
+	raw, err := json.Marshal(old.Snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var open []Open
+	if err := json.Unmarshal(raw, &open); err != nil {
+		t.Fatal(err)
+	}
 	e := engine(t)
-	open := old.Snapshot()
 	return e, e.Restore(open)
 }
 

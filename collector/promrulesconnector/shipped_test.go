@@ -75,6 +75,9 @@ func TestEachShippedAlertFiresOnItsFaultAndOnNothingElse(t *testing.T) {
 			at := t0.Add(time.Duration(s) * time.Second)
 			c.ConsumeMetrics(context.Background(), batch(func(ms pmetric.MetricSlice) {
 				gauge(ms, "pitcrew.gpu.expected", "{gpu}", 8, at)
+				for _, name := range []string{"pitcrew.gpu.expected", "pitcrew.gpu.count"} { // the node has another maker's as well
+					gauge(ms, name, "{gpu}", 2, at).Attributes().PutStr("hw.vendor", "AMD")
+				}
 				for name, f := range faults {
 					v := f.well(float64(s))
 					if name == ill {
