@@ -244,6 +244,23 @@ func TestAnAnswerOfManyDevicesIsBounded(t *testing.T) {
 	if n := len(r.byDevice); n != maxDevices {
 		t.Errorf("%d devices are remembered", n)
 	}
+	for i, id := range ids {
+		r.Learn(id, i)
+	}
+	if n := len(r.index); n != maxDevices {
+		t.Errorf("%d numbers of GPUs are remembered", n)
+	}
+	if r.Learn(ids[0], 7); r.index[ids[0]] != 7 {
+		t.Error("a GPU that is known has no new number")
+	}
+	var pods []*podresourcesv1.PodResources
+	for i := range 3 * maxHolders {
+		pods = append(pods, container("t", "pod-"+time.Duration(i).String(), "main", "GPU-shared::"+time.Duration(i).String()))
+	}
+	r = newRig(t, true, pods...)
+	if r.ask(t); len(r.Holders("GPU-shared")) != maxHolders {
+		t.Errorf("%d holders of one GPU", len(r.Holders("GPU-shared")))
+	}
 }
 
 func FuzzDeviceOf(f *testing.F) {

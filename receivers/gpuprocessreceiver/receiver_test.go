@@ -196,18 +196,71 @@ func TestManyProcessesAreLookedIntoInTurns(t *testing.T) {
 	}
 }
 
-func TestProcessesThatMayNotBeLookedIntoAreCountedAndSaid(t *testing.T) {
-	if os.Geteuid() == 0 {
-		t.Skip("root may look into everything")
-	}
+func TestProcessesThatCannotBeLookedIntoAreCounted(t *testing.T) {
 	r := newRig(t)
 	r.GPU(0, "GPU-a", "0000:1a:00")
 	r.Process(42, 100, "x", "/", []string{"x"}, "/dev/nvidia0")
-	if err := os.Chmod(filepath.Join(r.Root, "42", "fd"), 0); err != nil {
+	r.Process(43, 100, "x", "/", []string{"x"}, "/dev/nvidia0")
+	fd := filepath.Join(r.Root, "42", "fd")
+	if err := errors.Join(os.RemoveAll(fd), os.WriteFile(fd, nil, 0)); err != nil { // root, too, reads no folder there
 		t.Fatal(err)
 	}
-	if r.said(t, 0); r.scanner.unreadable != 1 {
+	if got := r.said(t, 0); !slices.Equal(got, []string{"+43 GPU-a"}) || r.scanner.unreadable != 1 {
+		t.Errorf("said %q, %d counted", got, r.scanner.unreadable)
+	}
+	r.End(43) // one that has ended is none of them
+	if r.said(t, time.Second); r.scanner.unreadable != 1 {
 		t.Errorf("%d counted", r.scanner.unreadable)
+	}
+}
+
+func TestAProcessIsLookedIntoLessAndLess(t *testing.T) {
+	r := newRig(t)
+	r.GPU(0, "GPU-a", "0000:1a:00")
+	r.Process(42, 100, "x", "/", []string{"x"}, "/dev/nvidia0")
+	for range 120 { // ten minutes
+		r.said(t, 5*time.Second)
+	}
+	if n := r.scanner.looks; n < 11 || n > 15 {
+		t.Errorf("%d looks in ten minutes: not after 5, 10, 20, 40 and every 60 s", n)
+	}
+}
+
+// More than a batch may hold is said by the looks that follow, and what cannot be remembered is taken up when there is room.
+func TestANodeFullOfProcessesIsBounded(t *testing.T) {
+	r := newRig(t)
+	devices := make([]string, 8)
+	for n := range devices {
+		r.GPU(n, fmt.Sprintf("GPU-%d", n), fmt.Sprintf("0000:%02x:00", n+1))
+		devices[n] = fmt.Sprintf("/dev/nvidia%d", n)
+	}
+	const processes = 150
+	for pid := 1; pid <= processes; pid++ {
+		r.Process(pid, 100, "x", "/", []string{"x"}, devices...)
+	}
+	r.cfg.MaxLooks = 2 * processes
+	seen := map[string]bool{}
+	for range 2 {
+		got := r.said(t, time.Second)
+		if len(got) > maxUsing+len(devices) {
+			t.Errorf("%d were said at once", len(got))
+		}
+		for _, s := range got {
+			seen[s] = true
+		}
+	}
+	if len(seen) != processes*len(devices) {
+		t.Errorf("after two looks %d of %d were said", len(seen), processes*len(devices))
+	}
+	for pid := range maxProcesses {
+		r.scanner.processes[1<<20+pid] = &known{pid: 1<<20 + pid}
+	}
+	r.Process(1000, 100, "x", "/", []string{"x"}, devices[0])
+	if got := r.said(t, time.Second); slices.Contains(got, "+1000 GPU-0") || len(r.scanner.processes) > maxProcesses {
+		t.Errorf("%d processes are remembered", len(r.scanner.processes))
+	}
+	if got := r.said(t, time.Second); !slices.Contains(got, "+1000 GPU-0") {
+		t.Errorf("said %q", got)
 	}
 }
 
