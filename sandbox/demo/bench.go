@@ -72,7 +72,7 @@ func plan(n int, launcher string) []Scenario {
 }
 
 func bench(ctx context.Context, n int, launcher, out, dir string, progress io.Writer) (Bench, error) {
-	s, err := SetUp(ctx, StageOptions{Dir: dir, JobSet: true, Progress: progress, Policies: Relaxed})
+	s, err := SetUp(ctx, StageOptions{Dir: dir, JobSet: true, Auth: true, Progress: progress, Policies: Relaxed})
 	if err != nil {
 		return Bench{}, err
 	}
