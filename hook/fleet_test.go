@@ -274,14 +274,26 @@ func TestWhatIsNoSocketIsNeverDialled(t *testing.T) {
 }
 
 func TestAHelloThatIsNotOfThisPlaceIsRefused(t *testing.T) {
-	root := t.TempDir()
-	_, events := watch(t, root)
-	dir := hooktest.Pod(t, root, podUID)
-	hooktest.Start(t, hooktest.Config{Dir: dir, Rank: 9, WorldSize: 2, NoRing: 1})
-	if e := next(t, events, hook.Problem); !strings.Contains(e.Err.Error(), "refused") {
-		t.Errorf("problem %v", e.Err)
+	for name, c := range map[string]hooktest.Config{
+		"a rank outside its world":      {Rank: 9, WorldSize: 2},
+		"a world beyond all that are":   {WorldSize: 1<<20 + 1},
+		"another place than its socket": {LocalRank: 1, WorldSize: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			_, events := watch(t, root)
+			dir := hooktest.Pod(t, root, podUID)
+			c.Dir, c.NoRing = t.TempDir(), 1
+			hooktest.Start(t, c)
+			if err := os.Rename(filepath.Join(c.Dir, hook.SocketName(c.LocalRank)), filepath.Join(dir, hook.SocketName(0))); err != nil {
+				t.Fatal(err)
+			}
+			if e := next(t, events, hook.Problem); !strings.Contains(e.Err.Error(), "refused") {
+				t.Errorf("problem %v", e.Err)
+			}
+			never(t, events, hook.RankAttached, 100*time.Millisecond)
+		})
 	}
-	never(t, events, hook.RankAttached, 100*time.Millisecond)
 }
 
 func TestAQuestionToADeadRankEndsWithItAndNotWithItsDeadline(t *testing.T) {

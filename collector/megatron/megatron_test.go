@@ -137,6 +137,24 @@ func TestAStepsDurationIsTheMeanSinceThePointBefore(t *testing.T) {
 	}
 }
 
+// What was skipped since the point before is no count since the start.
+func TestASumOfDifferencesIsNotTakenForACount(t *testing.T) {
+	for temporality, want := range map[pmetric.AggregationTemporality]string{
+		pmetric.AggregationTemporalityCumulative: "7 {value} {" + who + " world_size=8}", pmetric.AggregationTemporalityDelta: "",
+	} {
+		got := ours(t, newTranslator(0), told(lens, func(ms pmetric.MetricSlice) {
+			m := ms.AppendEmpty()
+			m.SetName("megatron.training.skipped_iters")
+			sum := m.SetEmptySum()
+			sum.SetAggregationTemporality(temporality)
+			sum.DataPoints().AppendEmpty().SetIntValue(7)
+		}))["pitcrew.train.nonfinite"]
+		if got != want {
+			t.Errorf("%v: %q, want %q", temporality, got, want)
+		}
+	}
+}
+
 func TestWhoIsNotKnownIsNotGuessed(t *testing.T) {
 	for name, c := range map[string]struct {
 		res  map[string]any

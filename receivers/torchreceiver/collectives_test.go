@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/collector/component/componenttest"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
+	"github.com/pitcrew/pitcrew/hook"
 	"github.com/pitcrew/pitcrew/hook/hooktest"
 )
 
@@ -77,5 +78,23 @@ func TestAPodCannotMakeMoreSeriesThanItsGroups(t *testing.T) {
 	}
 	if len(names) != maxGroupNames {
 		t.Errorf("%d names of groups, want %d", len(names), maxGroupNames)
+	}
+}
+
+// Of the words for operations, which are the pod's too, so many are attributes of series; a number is told whatever its operation.
+func TestOperationsThatAPodMakesUpAreBounded(t *testing.T) {
+	var s claims
+	rank, now := &hook.Rank{}, time.Now()
+	ops := map[string]bool{}
+	for i := range 3 * maxOps {
+		s.take(rank, hook.Collectives{Groups: []hook.CollectiveGroup{{Name: "g", Op: fmt.Sprintf("made_up_%d [[4]]", i), Enqueued: int64(i)}}}, now)
+		told := s.of(rank, &hook.Snapshot{}, now)
+		if len(told) != 1 || told[0].Enqueued != int64(i) {
+			t.Fatalf("told %+v", told)
+		}
+		ops[told[0].Op] = true
+	}
+	if delete(ops, ""); len(ops) != maxOps || !ops["made_up_0"] {
+		t.Errorf("operations %v", ops)
 	}
 }
