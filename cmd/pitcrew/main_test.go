@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func TestWrongArgumentsAreAnErrorThatSaysWhatIsRight(t *testing.T) {
@@ -47,6 +48,21 @@ func TestWrongArgumentsAreAnErrorThatSaysWhatIsRight(t *testing.T) {
 			t.Errorf("pitcrew %s: %v, %d bytes", args, err, out.Len())
 		}
 	}
+}
+
+func TestTheValueOfEachFlagHasANameOfOneWord(t *testing.T) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if name, _ := pflag.UnquoteUsage(f); strings.Contains(name, " ") { // of what stands between backticks
+				t.Errorf("%s --%s %s", c.CommandPath(), f.Name, name)
+			}
+		})
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(commands())
 }
 
 func TestAWordThatNoCommandHasIsAnError(t *testing.T) {

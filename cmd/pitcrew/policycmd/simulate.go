@@ -62,7 +62,7 @@ func simulate(now func() time.Time) *cobra.Command {
 	fl.StringVar(&f.mode, "mode", "", "judge as if the policies were in this mode (observe, approve, enforce)")
 	fl.StringVar(&f.since, "since", "7d", "how far back to read the bus, such as 7d or 12h")
 	fl.StringVar(&f.events, "events", "", "file of events in place of the bus, one CloudEvent a line; - for standard input")
-	fl.StringVar(&f.nodes, "nodes", "", "file of `kubectl get nodes -o json`: the fleet and its labels; without it only nodes of events are known, and no label")
+	fl.StringVar(&f.nodes, "nodes", "", "`file` of what kubectl get nodes -o json prints: the fleet and its labels; without it only nodes of events are known, and no label")
 	fl.StringVar(&f.people, "compare", "", "file of what people did: CSV or JSON lines of time, node, action")
 	fl.DurationVar(&f.lasts, "incident-lasts", 5*time.Minute, "how long an incident is taken to be open: what comes meanwhile joins it")
 	fl.DurationVar(&f.mends, "node-mends", 24*time.Hour, "how long a cordoned node is taken to stay so")
