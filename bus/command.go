@@ -50,6 +50,9 @@ type PodStatus struct {
 	Ranks    []RankStatus    `json:"ranks,omitempty"`
 }
 
+// LauncherFailed is the state of a launcher of which a worker has ended by itself. It waits for the next attempt.
+const LauncherFailed = "failed"
+
 // LauncherStatus is the state of pitcrew_torch.run in a pod.
 type LauncherStatus struct {
 	State   string `json:"state"` // waiting|running|stopped|done|failed

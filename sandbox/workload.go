@@ -3,8 +3,6 @@ package sandbox
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
-	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/pitcrew/pitcrew/sandbox/freeport"
 )
 
 // Launchers of a Workload.
@@ -108,25 +108,13 @@ func (w Workload) complete() (Workload, error) {
 		return w, fmt.Errorf("sandbox: a workload needs a name and a Python interpreter")
 	}
 	if w.MasterPort == 0 {
-		port, err := rendezvousPort()
+		port, err := freeport.Claim() // the job keeps it for its whole life, also while none of its pods listens
 		if err != nil {
 			return w, err
 		}
 		w.MasterPort = port
 	}
 	return w, nil
-}
-
-// rendezvousPort finds a free port below the range that the kernel gives to outgoing connections: the job keeps it for its whole life,
-// also while none of its pods listens.
-func rendezvousPort() (int, error) {
-	for range 100 {
-		port := 10000 + rand.IntN(10000)
-		if l, err := net.Listen("tcp", ":"+strconv.Itoa(port)); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, fmt.Errorf("sandbox: no free port between 10000 and 20000 for a job's rendezvous")
 }
 
 func jobSpec(w Workload, template corev1.PodTemplateSpec, backoffLimit int32) batchv1.JobSpec {

@@ -74,6 +74,13 @@ type Gang struct {
 	NProc   int // processes a pod, as the launchers say; 0: none does
 	Attempt int
 	MaxStep int64
+	Fallen  []Fallen
+}
+
+// Fallen is a pod of which a worker has ended by itself, perhaps before it could say that it is a rank.
+type Fallen struct {
+	Member
+	Attempt int // in which it ended
 }
 
 // Observe asks the agents of all members for the state of their ranks. Members that do not answer are in missing, with the
@@ -108,12 +115,15 @@ func (c *Coordinator) Observe(ctx context.Context, members []Member) (g Gang, mi
 }
 
 func (g *Gang) take(m Member, p bus.PodStatus) {
-	if p.Launcher != nil {
-		g.NProc = max(g.NProc, p.Launcher.NProc)
+	if l := p.Launcher; l != nil {
+		g.NProc = max(g.NProc, l.NProc)
+		if l.State == bus.LauncherFailed {
+			g.Fallen = append(g.Fallen, Fallen{m, l.Attempt})
+		}
 	}
 	for _, r := range p.Ranks {
 		if r.Attempt > g.Attempt { // what an older attempt says is history
-			*g = Gang{Ranks: map[int]bus.RankStatus{}, PodOf: map[int]Member{}, NProc: g.NProc, Attempt: r.Attempt}
+			*g = Gang{Ranks: map[int]bus.RankStatus{}, PodOf: map[int]Member{}, NProc: g.NProc, Attempt: r.Attempt, Fallen: g.Fallen}
 		}
 		if r.Attempt == g.Attempt {
 			g.Ranks[r.Rank], g.PodOf[r.Rank] = r, m

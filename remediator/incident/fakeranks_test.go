@@ -49,7 +49,7 @@ func (w *world) of(members []checkpoint.Member) *gang {
 	return nil
 }
 
-// Observe shows ranks that resume half a second after their attempt is complete and then step ten times a second.
+// Observe shows ranks that resume startsIn after their attempt is complete and then step ten times a second.
 func (w *world) Observe(_ context.Context, members []checkpoint.Member) (checkpoint.Gang, map[string]error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,6 +66,14 @@ func (w *world) Observe(_ context.Context, members []checkpoint.Member) (checkpo
 		g.attempt, g.began, g.dead = a.v.Attempt, time.Now(), map[int]bool{}
 		delete(w.holding, g.Job.UID)
 	}
+	for a := range w.falls {
+		if a <= g.attempt { // a launcher says so until it starts another; here also after that
+			live.Fallen = append(live.Fallen, checkpoint.Fallen{Member: checkpoint.Member{Node: g.Member(0).Node, PodUID: g.Member(0).PodUID}, Attempt: a})
+		}
+	}
+	if w.falls[g.attempt] && g.attempt > 0 {
+		return live, missing
+	}
 	ran := time.Since(g.began)
 	live.Attempt, live.World = g.attempt, g.Size*nproc
 	for _, m := range g.Members {
@@ -78,9 +86,9 @@ func (w *world) Observe(_ context.Context, members []checkpoint.Member) (checkpo
 		}
 		for l := range nproc {
 			r := bus.RankStatus{Rank: m.Index*nproc + l, WorldSize: live.World, Attempt: g.attempt, Step: g.from, Exit: "running", Connected: true, CanSave: true, P99StepS: .1}
-			if ran > 500*time.Millisecond {
+			if ran > w.startsIn {
 				from := g.from
-				r.ResumedStep, r.Step = &from, g.from+int64((ran-500*time.Millisecond)/(100*time.Millisecond))
+				r.ResumedStep, r.Step = &from, g.from+int64((ran-w.startsIn)/(100*time.Millisecond))
 			}
 			if g.dead[r.Rank] {
 				r.Exit, r.Connected = "exception", false

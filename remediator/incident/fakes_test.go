@@ -47,11 +47,13 @@ type world struct {
 	slips       int                 // replacements that are not stamped though the API server steers
 	slipsTo     string              // the node where they come down
 	recreateErr error
-	resumeErr   func() error // of a gang that is suspended by now
-	asked       int          // whether a pod may be evicted
-	budget      func() error // what a PodDisruptionBudget says to an eviction
-	lets        int          // how many pods a PodDisruptionBudget lets a recreation take at once; 0: all
-	mute        bool         // no rank carries the hook
+	resumeErr   func() error  // of a gang that is suspended by now
+	asked       int           // whether a pod may be evicted
+	budget      func() error  // what a PodDisruptionBudget says to an eviction
+	lets        int           // how many pods a PodDisruptionBudget lets a recreation take at once; 0: all
+	mute        bool          // no rank carries the hook
+	falls       map[int]bool  // attempts of which a worker ends before it is a rank
+	startsIn    time.Duration // from the attempt's beginning to ranks that have resumed
 }
 
 type node struct {
@@ -75,7 +77,7 @@ const nproc = 2
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, ill: map[string]string{}, stands: map[string]Standing{}, nodes: map[string]*node{}, gangs: map[string]*gang{}, reserved: map[string]string{}, kubelets: map[string]error{}, seen: map[string]bool{},
-		plans: map[string]Plan{}, saves: map[string]bus.Save{}, holding: map[string]string{}, steered: true, bindsIn: time.Second}
+		plans: map[string]Plan{}, saves: map[string]bus.Save{}, holding: map[string]string{}, steered: true, bindsIn: time.Second, startsIn: 500 * time.Millisecond}
 	w.incidents, w.attempts = newKV[Incident](w), newKV[bus.Attempt](w)
 	w.attempts.stored = func(job string) { delete(w.holding, job) } // the launchers end whoever is of an older attempt
 	for k := range 6 {

@@ -164,6 +164,38 @@ func TestARestartWithoutTheHookIsTriedOnceAndSaidToBeUnknown(t *testing.T) {
 	})
 }
 
+func TestAWorkerThatEndsAsItComesBackIsStartedAgainAtOnceAndThenWithPatience(t *testing.T) {
+	for name, c := range map[string]struct {
+		falls     []int
+		outcome   Outcome
+		restarts  int
+		no, least time.Duration // longer, shorter than this
+	}{
+		"before":       {[]int{0}, Recovered, 1, 5 * time.Second, 0},
+		"once":         {[]int{1}, Recovered, 2, 10 * time.Second, time.Second},
+		"twice":        {[]int{1, 2}, Recovered, 3, 30 * time.Second, 20 * time.Second},
+		"at each time": {[]int{1, 2, 3}, Failed, 3, time.Minute, 40 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on(t, func(s *stage) {
+				ev := s.rankDies("train", 1)
+				s.mu.Lock()
+				s.falls, s.startsIn = map[int]bool{}, 2*time.Second
+				for _, a := range c.falls {
+					s.falls[a] = true
+				}
+				s.mu.Unlock()
+				begun := time.Now()
+				s.says(ev)
+				i := s.closes(10*time.Minute, c.outcome)
+				if took := time.Since(begun); i.Restarts != c.restarts || took > c.no || took < c.least {
+					t.Errorf("%d restarts in %v\n%s", i.Restarts, took, i.story())
+				}
+			})
+		})
+	}
+}
+
 func TestTheTriesAreUsedUpAndAPersonIsAsked(t *testing.T) {
 	on(t, func(s *stage) {
 		s.says(s.rankDies("train", 1))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
@@ -23,9 +24,34 @@ func (d *driver) current(ctx context.Context) (checkpoint.Gang, error) {
 	}
 	live, _ := d.e.Checkpoint.Observe(ctx, members(g, func(m cluster.Member) bool { return replaced[m.PodUID] || m.Deleting }))
 	if i.Path == launcherPath && live.Attempt != i.Attempt {
-		return checkpoint.Gang{}, nil
+		return checkpoint.Gang{Fallen: live.Fallen}, nil
 	}
 	return live, nil
+}
+
+// fallsFor is how long a worker's end is looked at before the incident acts on it: a fault of the hardware that ended it may be found by then.
+const fallsFor = time.Second
+
+var errFallen = errors.New("a worker ended while the attempt came up")
+
+// fallen looks for a worker that ended while the attempt came up, which may be before anything but its launcher knew it. What is transient
+// at a start (a port that is taken, a peer that just left) is gone at a second try, so that is made at once; what is not gets the time
+// that the plan gives it.
+func (d *driver) fallen() func(checkpoint.Gang) error {
+	var since time.Time
+	return func(live checkpoint.Gang) error {
+		i := d.snapshot()
+		k := slices.IndexFunc(live.Fallen, func(f checkpoint.Fallen) bool { return f.Attempt == i.Attempt })
+		switch {
+		case k < 0 || i.Restarts > 1 || i.Path != launcherPath:
+			return nil
+		case since.IsZero():
+			since = d.e.Now()
+		case d.e.Now().Sub(since) >= fallsFor:
+			return fmt.Errorf("%w: on %s, its pod's log says why", errFallen, live.Fallen[k].Node)
+		}
+		return nil
+	}
 }
 
 // all reports whether every rank of the world is there and passes.
@@ -45,10 +71,13 @@ func (d *driver) resume(ctx context.Context) error {
 		return d.to(ctx, Resumed, "no job to resume", nil)
 	}
 	var live checkpoint.Gang
-	world := i.WorldSize
+	world, fallen := i.WorldSize, d.fallen()
 	err := d.until(ctx, i.Plan.within(), stepEvery, func() (done bool, err error) {
 		if live, err = d.current(ctx); err != nil || !d.now.Load().Open() {
 			return true, err
+		}
+		if err := fallen(live); err != nil {
+			return false, err
 		}
 		world = max(i.WorldSize, live.World)
 		return all(live, world, func(rank int) bool { return live.Ranks[rank].ResumedStep != nil }), nil
@@ -58,6 +87,8 @@ func (d *driver) resume(ctx context.Context) error {
 		return d.closes(ctx, Failed, "the job was restarted, but none of its ranks carries the hook, so nobody can say whether it steps")
 	case errors.Is(err, errTimeout):
 		return d.again(ctx, fmt.Sprintf("not every rank was back within %s", i.Plan.within()), 0)
+	case errors.Is(err, errFallen):
+		return d.again(ctx, err.Error(), 0)
 	case err != nil || !d.now.Load().Open():
 		return err
 	}
@@ -82,10 +113,14 @@ func (d *driver) verify(ctx context.Context) error {
 	if i.Job == nil || !i.Plan.Restart {
 		return d.to(ctx, Verified, "nothing was restarted", nil)
 	}
+	fallen := d.fallen()
 	err := d.until(ctx, i.Plan.within(), stepEvery, func() (bool, error) {
 		live, err := d.current(ctx)
 		if err != nil || !d.now.Load().Open() {
 			return true, err
+		}
+		if err := fallen(live); err != nil {
+			return false, err
 		}
 		return all(live, i.WorldSize, func(rank int) bool {
 			r := live.Ranks[rank]
@@ -96,6 +131,8 @@ func (d *driver) verify(ctx context.Context) error {
 	switch {
 	case errors.Is(err, errTimeout):
 		return d.again(ctx, fmt.Sprintf("not every rank stepped within %s", i.Plan.within()), 0)
+	case errors.Is(err, errFallen):
+		return d.again(ctx, err.Error(), 0)
 	case err != nil || !d.now.Load().Open():
 		return err
 	}

@@ -1,7 +1,7 @@
 // Package freeport finds ports that a process started later can listen on.
 //
 // It promises that no port is given twice while the process that asked lives, to it or to another that asks here, and that none is one
-// of those the system gives to connections: such a one could be taken before it is used.
+// of those that the system gives to connections or the remediator to attempts: such a one could be taken before it is used.
 package freeport
 
 import (
@@ -13,10 +13,10 @@ import (
 	"sync"
 )
 
-// Ports are drawn from here, below Linux' default ip_local_port_range (32768 to 60999) and above most that services are known by.
+// Ports are drawn from here, below the remediator's (20000 to 29999) and Linux' default ip_local_port_range (32768 to 60999).
 const (
-	lowest = 20000
-	number = 12000
+	lowest = 10000
+	number = 10000
 )
 
 // claims keep what was given from being given again: a name in the abstract socket namespace has one owner, and ends with its process.
@@ -32,7 +32,7 @@ func Claim() (int, error) {
 			return port, nil
 		}
 	}
-	return 0, errors.New("no free port found below 32000 in 200 tries: what listens there? (ss -ltn)")
+	return 0, errors.New("no free port found between 10000 and 20000 in 200 tries: what listens there? (ss -ltn)")
 }
 
 func claim(port int) bool {
