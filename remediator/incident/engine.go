@@ -74,9 +74,13 @@ func (e *Engine) Start(ctx context.Context) error {
 // Wait returns when every driver has ended, after the context given to Start has.
 func (e *Engine) Wait() { e.wg.Wait() }
 
+// remember keeps a closed incident in mind; what is known of it already may be newer.
 func (e *Engine) remember(i Incident) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if _, known := e.closed[i.ID]; known {
+		return
+	}
 	if len(e.closed) >= closedKept {
 		var oldest string
 		for id, c := range e.closed {

@@ -151,10 +151,17 @@ func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang, o
 	case d != nil:
 		err = d.add(ctx, ev, &f)
 	default:
+		if c, ok := e.idle(g, f); ok {
+			if in, err := e.takeIn(ctx, c, ev, g, plan, f); in || err != nil {
+				return err
+			}
+		}
 		return e.open(ctx, ev, g, f, observed)
 	}
 	if errors.Is(err, errClosed) { // it ended at this moment
-		e.drop(d.now.Load().ID)
+		ended := d.snapshot()
+		e.remember(ended)
+		e.drop(ended.ID)
 		return e.concern(ctx, ev, g, observed)
 	}
 	return err
@@ -171,7 +178,7 @@ func (e *Engine) incidentOf(g *cluster.Gang, node string) *driver {
 	defer e.mu.Unlock()
 	for _, d := range e.drivers {
 		i := d.snapshot()
-		if g != nil && i.Job != nil && i.Job.UID == g.Job.UID || g == nil && (slices.Contains(i.FaultyNodes(), node) || i.sendsTo(node)) {
+		if i.concerns(g, node) {
 			return d
 		}
 	}

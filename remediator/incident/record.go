@@ -42,7 +42,7 @@ func (d *driver) change(ctx context.Context, f func(*Incident)) error {
 }
 
 // update applies f to the record and stores it by compare-and-swap; f may be called again, on a newer record, and its error leaves
-// everything as it was. A closed record changes no more. It waits for a store that is away.
+// everything as it was. A driver changes a closed record no more. It waits for a store that is away.
 func (d *driver) update(ctx context.Context, f func(*Incident) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -148,7 +148,7 @@ func (d *driver) plan(ctx context.Context) error {
 		if err := d.change(ctx, record); err != nil {
 			return err
 		}
-		return d.closes(ctx, Observed, fmt.Sprintf("policy %s observes: rule %s would have acted", chosen.Policy, chosen.Rule))
+		return d.closes(ctx, Observed, chosen.wouldHave())
 	}
 	text := fmt.Sprintf("policy %s, rule %s", chosen.Policy, chosen.Rule)
 	if i.HeldAt.IsZero() || i.acted() {

@@ -20,6 +20,7 @@ import (
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator"
+	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
@@ -64,7 +65,7 @@ func simulate(now func() time.Time) *cobra.Command {
 	fl.StringVar(&f.events, "events", "", "file of events in place of the bus, one CloudEvent a line; - for standard input")
 	fl.StringVar(&f.nodes, "nodes", "", "`file` of what kubectl get nodes -o json prints: the fleet and its labels; without it only nodes of events are known, and no label")
 	fl.StringVar(&f.people, "compare", "", "file of what people did: CSV or JSON lines of time, node, action")
-	fl.DurationVar(&f.lasts, "incident-lasts", 5*time.Minute, "how long an incident is taken to be open: what comes meanwhile joins it")
+	fl.DurationVar(&f.lasts, "incident-lasts", incident.Correlation, "how long an incident is taken to be open: what comes meanwhile joins it")
 	fl.DurationVar(&f.mends, "node-mends", 24*time.Hour, "how long a cordoned node is taken to stay so")
 	fl.DurationVar(&f.within, "within", 30*time.Minute, "how far apart a person and Pitcrew may act on a node and still mean the same")
 	if err := c.MarkFlagRequired("policy"); err != nil {
