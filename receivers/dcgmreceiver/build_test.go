@@ -2,6 +2,7 @@ package dcgmreceiver
 
 import (
 	"flag"
+	"math"
 	"path/filepath"
 	"testing"
 	"time"
@@ -143,6 +144,30 @@ func TestABlankGivesNoPoint(t *testing.T) {
 	}
 	if _, ok := points(md, "hw.temperature", attrLocation)["memory"]; !ok {
 		t.Error("the neighbour's value is missing")
+	}
+}
+
+func TestAValueThatIsNoNumberGivesNoPoint(t *testing.T) {
+	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		src := replayOf(t, func() time.Time { return t0 })
+		src.SetFloat(0, 155, v)
+		md := metricsOf(t, src, true)
+		for _, name := range []string{"hw.power", "DCGM_FI_DEV_POWER_USAGE"} {
+			if n := len(points(md, name, attrID)); n != 0 {
+				t.Errorf("%v gave %d points of %s", v, n, name)
+			}
+		}
+	}
+}
+
+// What DCGM samples bears the time of the sample; the code of the last Xid is kept by the engine and still the last one now.
+func TestASampleBearsItsOwnTimeAndAnEventTheRounds(t *testing.T) {
+	sampled := t0.Add(-8 * time.Second)
+	md := metricsOf(t, replayOf(t, func() time.Time { return sampled }), false)
+	for name, want := range map[string]time.Time{"hw.energy": sampled, "pitcrew.gpu.xid": t0, metricStatus: t0} {
+		if p, ok := points(md, name, attrID)["GPU-a"]; !ok || !p.Timestamp().AsTime().Equal(want) {
+			t.Errorf("%s is of %v, want %v", name, p.Timestamp().AsTime(), want)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ const (
 	attrClock     = "pitcrew.gpu.clock.domain"
 	attrErrorType = "error.type"
 	attrLocation  = "hw.sensor_location"
+	attrLimit     = "pitcrew.gpu.temperature.limit.kind"
 	attrNVLink    = "pitcrew.nvlink.error"
 	attrReason    = "pitcrew.throttle.reason"
 	attrTask      = "hw.gpu.task"
@@ -86,7 +87,7 @@ var coreFields = []Field{
 	{1501, "pitcrew.gpu.pcie.correctable", Attr{}, "DCGM_FI_DEV_PCIE_CORRECTABLE_ERROR_TOTAL", "DCGM_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS", "{error}", Counter, 1, 30 * sec, Cheap, GPULevel, false, "Correctable PCIe errors"},
 	{1507, "pitcrew.gpu.memory.unrepairable", Attr{}, "DCGM_FI_DEV_MEMORY_UNREPAIRABLE", "DCGM_FI_DEV_MEMORY_UNREPAIRABLE_FLAG", "1", Gauge, 1, 300 * sec, Cheap, GPULevel, false, "1 when the memory cannot be repaired"},
 	{1508, "pitcrew.gpu.nvlink.link.state", Attr{}, "DCGM_FI_DEV_NVLINK_LINK_STATUS", "DCGM_FI_DEV_NVLINK_GET_STATE", "1", Gauge, 1, 60 * sec, Link, LinkLevel, false, "1 when the link is active, 0 inactive, 2 asleep"},
-	{1523, "pitcrew.gpu.recovery_action", Attr{}, "DCGM_FI_DEV_GPU_RECOVERY_ACTION", "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", "1", Gauge, 1, Fast, Cheap, GPULevel, false, "What the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset"},
+	{1523, "pitcrew.gpu.recovery_action", Attr{}, "DCGM_FI_DEV_GPU_RECOVERY_ACTION", "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", "1", Gauge, 1, Fast, Cheap, GPULevel, false, "What the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain"},
 }
 
 // instanceFields are read of each MIG instance as well: what of a GPU is divided among them.

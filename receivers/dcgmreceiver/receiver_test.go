@@ -158,7 +158,15 @@ func TestAHangShowsAsStaleAndNeverAsZeros(t *testing.T) {
 	if now := b.Calls("Read") + b.Calls("Inventory"); now != calls {
 		t.Errorf("%d calls were made beside the one that hangs", now-calls)
 	}
+	again := b.Hold("Read")
 	release()
+	eventually(t, "it asks anew", func() bool { return b.Calls("Read")+b.Calls("Inventory") >= calls+2 })
+	for _, md := range b.metrics.AllMetrics() {
+		if n := len(points(md, "hw.temperature", attrID)); n != 0 {
+			t.Fatalf("%d points of an answer that is as old as its question", n)
+		}
+	}
+	again()
 	eventually(t, "it recovers by itself", func() bool { return b.host.last() == componentstatus.StatusOK && b.stale() < 0.1 })
 }
 

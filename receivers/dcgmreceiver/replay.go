@@ -180,7 +180,9 @@ func (r *Replay) Hold(method string) (release func()) {
 	return sync.OnceFunc(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.hold, method)
+		if r.hold[method] == ch {
+			delete(r.hold, method)
+		}
 		close(ch)
 	})
 }
