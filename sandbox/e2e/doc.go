@@ -3,6 +3,6 @@
 // away.
 //
 // They run the whole of Pitcrew as processes on the sandbox, on real torch ranks, and judge it from outside: by the API server's
-// audit log, by the training's own log, by the checkpoints on disk. One sandbox and, where it can be, one job serve all of them.
+// audit log, by the training's own log, by the checkpoints on disk. Two sandboxes and, where it can be, one job on each serve all of them.
 // The remediator runs from the test binary itself, because the shipped program has no way to be told to crash.
 package e2e

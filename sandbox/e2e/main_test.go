@@ -33,18 +33,23 @@ func TestMain(m *testing.M) {
 		return
 	}
 	code := m.Run()
-	if shared.raw != nil {
-		shared.raw.Close()
-	}
-	if shared.stage != nil {
-		if tried := violations(shared.stage); tried != "" {
+	for range cap(scenes) {
+		s := <-scenes
+		if s.stage == nil {
+			continue
+		}
+		_ = os.RemoveAll(filepath.Dir(s.crash))
+		if s.raw != nil {
+			s.raw.Close()
+		}
+		if tried := violations(s.stage); tried != "" {
 			fmt.Fprintf(os.Stderr, "a program of ours did on NATS what its role may not:\n%s", tried)
 			code = 1
 		}
 		if code != 0 {
-			keepLogs(shared.stage)
+			keepLogs(s.stage)
 		}
-		shared.stage.Close()
+		s.stage.Close()
 	}
 	os.Exit(code)
 }
@@ -84,7 +89,8 @@ func runRemediator(args []string) error {
 	return remediator.Run(ctx, o)
 }
 
-var shared struct {
+// scene is a cluster with Pitcrew on it, and what tests leave on it for those that come after.
+type scene struct {
 	stage *demo.Stage
 	raw   *nats.Conn // the tests' own, to say what nobody should
 	crash string     // the file that names the step after which the remediator dies
@@ -94,6 +100,15 @@ var shared struct {
 	err   error
 	tried bool
 }
+
+// scenes are those that no test has now. They are two, and tests run in parallel, since most of a recovery is waiting.
+var scenes = func() chan *scene {
+	c := make(chan *scene, 2)
+	for range cap(c) {
+		c <- &scene{}
+	}
+	return c
+}()
 
 // far is a node in another rack, cordoned by hand unless a test wants it free.
 const far = "b1"
@@ -120,33 +135,40 @@ func relaxed(ps []policy.Policy) []policy.Policy {
 	return ps
 }
 
-func setUp() (*demo.Stage, error) {
+// setUp builds the stage, once.
+func (s *scene) setUp() error {
+	if !s.tried {
+		s.tried = true
+		s.stage, s.crash, s.err = newStage()
+	}
+	return s.err
+}
+
+func newStage() (_ *demo.Stage, crash string, _ error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	root, err := sandbox.RepoRoot()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	bin := os.Getenv("PITCREW_BIN")
 	if bin == "" {
 		bin = filepath.Join(root, "bin")
 	}
-	crash, err := os.CreateTemp("", "pitcrew-e2e-crash-")
+	dir, err := os.MkdirTemp("", "pitcrew-e2e-")
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	crash.Close()
-	shared.crash = crash.Name()
-	_ = os.Remove(shared.crash)
+	crash = filepath.Join(dir, "crash")
 	s, err := demo.SetUp(context.Background(), demo.StageOptions{
-		Nodes: nodes(), Auth: true, Progress: os.Stderr, Policies: relaxed, Bin: bin, Remediator: []string{self, asRemediator, "--crash", shared.crash},
+		Nodes: nodes(), Auth: true, Progress: os.Stderr, Policies: relaxed, Bin: bin, Remediator: []string{self, asRemediator, "--crash", crash},
 	})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return s, cordon(s, far, true)
+	return s, crash, cordon(s, far, true)
 }
 
 // violations are the NATS server's complaints of what its clients tried.

@@ -41,18 +41,18 @@ func (r *rig) say(node string, e event.Event) {
 // raw is a connection that lasts: nobody is let in while the remediator is dead, and who is in stays.
 func (r *rig) raw() *nats.Conn {
 	r.Helper()
-	if shared.raw == nil {
+	if r.scene.raw == nil {
 		file, err := r.Token("pitcrew-remediator")
 		r.must(err)
 		token, err := os.ReadFile(file)
 		r.must(err)
 		who, err := bus.ReadBearer(string(token))
 		r.must(err)
-		shared.raw, err = nats.Connect(r.NATS(), nats.Token(string(token)), nats.CustomInboxPrefix(who.Inbox()),
+		r.scene.raw, err = nats.Connect(r.NATS(), nats.Token(string(token)), nats.CustomInboxPrefix(who.Inbox()),
 			nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.IgnoreAuthErrorAbort(), nats.ReconnectWait(200*time.Millisecond))
 		r.must(err)
 	}
-	return shared.raw
+	return r.scene.raw
 }
 
 // heard returns when the remediator has dealt with everything said before: it takes events one after the other.

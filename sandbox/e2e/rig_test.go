@@ -26,25 +26,25 @@ import (
 
 const healsWithin = time.Minute
 
-// rig is one test's hold on the stage.
+// rig is one test's hold on a scene.
 type rig struct {
 	*testing.T
 	*demo.Stage
-	ctx context.Context
+	scene *scene
+	ctx   context.Context
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	if !shared.tried {
-		shared.tried = true
-		shared.stage, shared.err = setUp()
-	}
-	if shared.err != nil {
-		t.Fatal(shared.err)
+	t.Parallel()
+	s := <-scenes
+	t.Cleanup(func() { scenes <- s })
+	if err := s.setUp(); err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
-	return &rig{t, shared.stage, ctx}
+	return &rig{t, s.stage, s, ctx}
 }
 
 // must ends the test on an error.
@@ -59,17 +59,17 @@ func (r *rig) must(err error) {
 func (r *rig) training(launcher string) *demo.Job {
 	r.Helper()
 	r.repair()
-	if j := shared.job; j != nil {
-		if shared.kind == launcher && r.steps(j, 20*time.Second) == nil {
+	if j := r.scene.job; j != nil {
+		if r.scene.kind == launcher && r.steps(j, 20*time.Second) == nil {
 			return j
 		}
-		shared.job = nil
+		r.scene.job = nil
 		r.must(r.Remove(r.ctx, j))
 	}
-	shared.made++
-	j, err := r.Submit(r.ctx, fmt.Sprintf("train-%d", shared.made), demo.Scenario{Launcher: launcher, Workload: demo.KindJob})
+	r.scene.made++
+	j, err := r.Submit(r.ctx, fmt.Sprintf("train-%d", r.scene.made), demo.Scenario{Launcher: launcher, Workload: demo.KindJob})
 	r.must(err)
-	shared.job, shared.kind = j, launcher
+	r.scene.job, r.scene.kind = j, launcher
 	r.must(r.Reached(r.ctx, j, 30, 2*time.Minute))
 	return j
 }
@@ -293,8 +293,8 @@ func (r *rig) awaitDeath() {
 // crashAfter has the remediator killed after its next step to a state.
 func (r *rig) crashAfter(s incident.State) {
 	r.Helper()
-	r.must(os.WriteFile(shared.crash, []byte(s), 0o600))
-	r.Cleanup(func() { _ = os.Remove(shared.crash) })
+	r.must(os.WriteFile(r.scene.crash, []byte(s), 0o600))
+	r.Cleanup(func() { _ = os.Remove(r.scene.crash) })
 }
 
 func (r *rig) kill9(node, process string) {
