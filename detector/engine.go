@@ -157,7 +157,8 @@ type onset struct {
 	severity event.Severity
 	advice   string
 	evidence event.Evidence
-	at       time.Time // when it began; part of the id
+	at       time.Time // when it happened; part of the id
+	since    time.Time // what it had begun by then; zero: with it
 	source   string    // component; default detector
 	id       []string  // identifies the occurrence; default: boot id, key and onset
 	count    int
@@ -180,6 +181,9 @@ func (e *Engine) begin(o onset) bool {
 func (e *Engine) finding(o onset) Finding {
 	def(&o.typ, event.Fault)
 	def(&o.source, "detector")
+	if o.since.IsZero() || o.since.After(o.at) {
+		o.since = o.at
+	}
 	o.target.Cluster, o.target.Node = e.o.Cluster, e.o.Node
 	src := event.Source(e.o.Cluster, e.o.Node, o.source)
 	if o.id == nil {
@@ -190,7 +194,7 @@ func (e *Engine) finding(o onset) Finding {
 		Event: event.Event{
 			ID: event.NewID(src, o.id...), Source: src, Type: o.typ, Time: o.at,
 			Data: event.Data{
-				Target: o.target, Cause: o.cause, Severity: o.severity, Advice: o.advice, Evidence: o.evidence, Onset: o.at, Count: max(o.count, 1),
+				Target: o.target, Cause: o.cause, Severity: o.severity, Advice: o.advice, Evidence: o.evidence, Onset: o.since, Count: max(o.count, 1),
 			},
 		},
 	}

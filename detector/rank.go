@@ -31,6 +31,7 @@ const (
 	rankForget   = 2 * time.Minute  // a rank not heard of for so long is gone with its pod
 	sweepEvery   = 10 * time.Second
 	afterlife    = 500 * time.Millisecond // of a heartbeat's record past the process
+	longAgo      = 1e9                    // seconds; an older age is as old
 	abortCode    = 75                     // the hook's exit code for leaving an attempt when told to, or by its deadline
 )
 
@@ -180,10 +181,12 @@ func (e *Engine) judgeRank(r *rank, s Rank) {
 	age := math.Min(s.StepAge, s.Time.Sub(r.since).Seconds())
 	late := age > limit
 	beat := e.o.HeartbeatLimit.Seconds()
+	s.HeartbeatAge = math.Min(s.HeartbeatAge, longAgo) // an event carries no infinity
 	switch {
 	case late && s.HeartbeatAge > beat:
 		e.begin(onset{
 			key: r.hung, target: s.Target, cause: event.Cause{Kind: "rank", Name: "hung"}, severity: event.Critical, at: s.Time,
+			since: s.Time.Add(-seconds(min(age, s.HeartbeatAge))), // its last sign of life: ages do not step with the clock
 			evidence: event.Evidence{
 				Signal: "pitcrew.train.heartbeat.age", Unit: "s", Value: num(s.HeartbeatAge), Upper: num(beat), WindowS: beat, Baseline: "table",
 				Raw: fmt.Sprintf("step %d of section %s is %.2f s old, limit %.2f s", s.Step, sectionNames[s.Section], age, limit),
@@ -359,5 +362,5 @@ func seconds(s float64) time.Duration {
 	if math.IsNaN(s) || s < 0 {
 		return 0
 	}
-	return time.Duration(min(s, 1e9) * float64(time.Second))
+	return time.Duration(min(s, longAgo) * float64(time.Second))
 }

@@ -140,6 +140,31 @@ func TestAStoppedRankIsHungAndNotAlsoStalled(t *testing.T) {
 	want(t, e.Rank(sample(0, last+6, 21, 0.1)), "-rank/hung")
 }
 
+func TestARankHangsSinceItsLastSignOfLife(t *testing.T) {
+	for name, c := range map[string]struct{ step, beat, began float64 }{ // ages, seconds
+		"it stepped last":                     {1.6, 1.7, 1.6},
+		"it beat last":                        {4, 1.2, 1.2},
+		"it was read last long before":        {300, 300, 300},
+		"its ring says that time had no end":  {1e300, 2, 2},
+		"its ring says that it never stepped": {math.Inf(1), math.Inf(1), 1e9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := engine(t)
+			r := sample(0, train(t, e, 0, 1, 20)+c.step, 20, c.step)
+			if c.step > 1e6 { // the first that is seen of it
+				e, r = engine(t), sample(0, 1000, 20, c.step)
+			}
+			r.HeartbeatAge = c.beat
+			got := e.Rank(r)
+			want(t, got, "+rank/hung critical")
+			ev := got[0].Event
+			if began := ev.Time.Sub(ev.Data.Onset).Seconds(); !ev.Time.Equal(r.Time) || math.Abs(began-c.began) > 0.001 {
+				t.Errorf("found %v after it began, want %v", began, c.began)
+			}
+		})
+	}
+}
+
 func TestAPausedHeartbeatAloneIsNotHung(t *testing.T) {
 	e := engine(t)
 	last := train(t, e, 0, 1, 20)

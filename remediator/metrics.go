@@ -35,7 +35,7 @@ func newMetrics() *metrics {
 	m := &metrics{
 		reg:       prometheus.NewRegistry(),
 		closed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_incidents_closed_total", Help: "Incidents closed, by outcome."}, []string{"outcome"}),
-		recovered: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pitcrew_job_recovery_seconds", Help: "From the fault as its event dates it (the kernel's line, DCGM's sample; of a hung rank when it was found), or from when no guard held it back any more, to the first step of every rank past the checkpoint.", Buckets: secondsBuckets}),
+		recovered: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pitcrew_job_recovery_seconds", Help: "From the fault as its event dates it (the kernel's line, DCGM's sample; of a hung rank its last sign of life), or from when no guard held it back any more, to the first step of every rank past the checkpoint.", Buckets: secondsBuckets}),
 		phase:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "pitcrew_incident_phase_seconds", Help: "Time that a step of an incident took.", Buckets: secondsBuckets}, []string{"state"}),
 		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_lost_steps_total", Help: "Optimizer steps that had to be repeated."}),
 		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_events_refused_total", Help: "Events that were malformed, forged or of an unknown version."}),
@@ -70,7 +70,7 @@ func (m *metrics) observe(i *incident.Incident) {
 	}
 	m.closed.WithLabelValues(string(i.Outcome)).Inc()
 	if i.Outcome == incident.Recovered {
-		from := i.Faults[0].At
+		from := i.Began()
 		if i.TakenUp.After(from) { // what a guard held back is not what Pitcrew took
 			from = i.TakenUp
 		}

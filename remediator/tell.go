@@ -63,7 +63,7 @@ func incidentNotice(i *incident.Incident, stage notify.Stage) notify.Notice {
 	f := i.Faults[0]
 	n := notify.Notice{
 		Key: i.ID + "/" + string(stage), Stage: stage, Incident: i.ID, Cluster: i.Cluster, Node: f.Node, GPU: f.GPU, Signal: f.Signal, Severity: string(f.Sev),
-		Policy: i.Plan.Policy, Rule: i.Plan.Rule, State: string(i.State), Detail: f.Event.Data.Evidence.Raw, Began: f.At, At: i.StateAt,
+		Policy: i.Plan.Policy, Rule: i.Plan.Rule, State: string(i.State), Detail: f.Event.Data.Evidence.Raw, Began: i.Began(), At: i.StateAt,
 	}
 	about := "node " + f.Node
 	if i.Job != nil {

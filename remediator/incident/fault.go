@@ -2,6 +2,7 @@ package incident
 
 import (
 	"strings"
+	"time"
 
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
@@ -28,6 +29,29 @@ func faultOf(ev event.Event, g *cluster.Gang, p *Plan) Fault {
 		}
 	}
 	return f
+}
+
+// oldestOnset bounds what is believed of an onset: longer ago, its event's own time counts.
+const oldestOnset = time.Hour
+
+// Began is when the fault began, as its source dates it: the last sign of life of a rank that hangs, else when the event happened. A
+// statistical finding's onset says when a drift began, and not since when something was to be healed.
+func (f Fault) Began() time.Time {
+	onset := f.Event.Data.Onset
+	if f.Event.Type != event.Fault || onset.IsZero() || onset.After(f.At) || f.At.Sub(onset) > oldestOnset {
+		return f.At
+	}
+	return onset
+}
+
+// Began is when the fault that opened the incident began, by its source's clock, but never after we heard of it.
+func (i *Incident) Began() time.Time {
+	if len(i.Faults) > 0 {
+		if at := i.Faults[0].Began(); at.Before(i.Opened) {
+			return at
+		}
+	}
+	return i.Opened
 }
 
 // lostSignals and lostAdvice are what leaves a rank unable to step, or its memory not to be trusted: no round is begun for it.

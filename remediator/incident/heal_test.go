@@ -2,6 +2,8 @@ package incident
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -194,6 +196,18 @@ func TestAWorkerThatEndsAsItComesBackIsStartedAgainAtOnceAndThenWithPatience(t *
 			})
 		})
 	}
+}
+
+func TestARecoveryIsDatedFromTheLastSignOfLifeOfARankThatHangs(t *testing.T) {
+	on(t, func(s *stage) {
+		ev := s.rankDies("train", 1)
+		ev.Data.Onset = ev.Time.Add(-1600 * time.Millisecond)
+		s.says(ev)
+		i := s.closes(time.Minute, Recovered)
+		if took := i.FirstStep.Sub(ev.Data.Onset).Seconds(); !strings.HasSuffix(i.Reason, fmt.Sprintf("%.1f s after it began", took)) || took < 1.6 {
+			t.Errorf("%.1f s: %s", took, i.Reason)
+		}
+	})
 }
 
 func TestTheTriesAreUsedUpAndAPersonIsAsked(t *testing.T) {

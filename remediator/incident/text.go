@@ -69,7 +69,7 @@ func (i Incident) Write(w io.Writer) {
 			if c.Error != "" {
 				fault = "  " + c.Error
 			}
-			p("  %9s  %-7s %s  %.0f ms%s", since(i.start(), c.At), c.Verb, c.Object, 1000*c.TookS, fault)
+			p("  %9s  %-7s %s  %.0f ms%s", since(i.Began(), c.At), c.Verb, c.Object, 1000*c.TookS, fault)
 		}
 	}
 }
@@ -190,21 +190,13 @@ func count[N int | int64](n N, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// start is when the fault happened at its source.
-func (i Incident) start() time.Time {
-	if len(i.Faults) > 0 && i.Faults[0].At.Before(i.Opened) {
-		return i.Faults[0].At
-	}
-	return i.Opened
-}
-
 // Line is one line of the timeline: seconds since the fault, state, how long the step took, what it did.
 func (i Incident) Line(n Note) string {
 	took := ""
 	if n.TookS > 0 {
 		took = fmt.Sprintf("%.3f s", n.TookS)
 	}
-	return fmt.Sprintf("%9s  %-12s %8s  %s", since(i.start(), n.At), n.State, took, n.Text)
+	return fmt.Sprintf("%9s  %-12s %8s  %s", since(i.Began(), n.At), n.State, took, n.Text)
 }
 
 func since(start, at time.Time) string { return fmt.Sprintf("+%.3f s", at.Sub(start).Seconds()) }

@@ -149,7 +149,7 @@ func (d *driver) finish(ctx context.Context) error {
 	case !i.Plan.Restart:
 		return d.closes(ctx, Quarantined, "no job had to be restarted")
 	}
-	text := fmt.Sprintf("stepping again from step %d, %s lost, %.1f s after it was found", *i.ResumedStep, count(*i.LostSteps, "step"), i.FirstStep.Sub(i.Faults[0].At).Seconds())
+	text := fmt.Sprintf("stepping again from step %d, %s lost, %.1f s after it began", *i.ResumedStep, count(*i.LostSteps, "step"), i.FirstStep.Sub(i.Began()).Seconds())
 	if err := d.closes(ctx, Recovered, text); err != nil {
 		return err
 	}

@@ -86,10 +86,7 @@ func (t *Tracer) Emit(i *incident.Incident) {
 	}
 	tracer := t.provider.Tracer(scope)
 	f := i.Faults[0]
-	began := i.Opened
-	if f.At.Before(began) {
-		began = f.At
-	}
+	began := i.Began()
 	ctx := context.WithValue(context.Background(), incidentKey{}, &seed{id: i.ID})
 	ctx, root := tracer.Start(ctx, "incident "+f.Signal, otrace.WithTimestamp(began), otrace.WithNewRoot(), otrace.WithAttributes(about(i)...))
 	if began.Before(i.Opened) {
@@ -153,7 +150,7 @@ func about(i *incident.Incident) []attribute.KeyValue {
 		kv = append(kv, attribute.Int64("pitcrew.resumed_step", *i.ResumedStep))
 	}
 	if i.FirstStep != nil {
-		kv = append(kv, attribute.Float64("pitcrew.recovered_s", i.FirstStep.Sub(f.At).Seconds()))
+		kv = append(kv, attribute.Float64("pitcrew.recovered_s", i.FirstStep.Sub(i.Began()).Seconds()))
 	}
 	return kv
 }

@@ -1,0 +1,51 @@
+package remediator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+)
+
+func TestTheMetricAndTheTimelineDateARecoveryFromTheSameMoment(t *testing.T) {
+	found, none := noon, int64(0)
+	for name, c := range map[string]struct {
+		typ           event.Type
+		onset, opened time.Duration // from when it was found
+		want          float64       // seconds
+	}{
+		"a rank's last sign of life":                {event.Fault, -1600 * time.Millisecond, time.Second, 3.6},
+		"it is found as it begins":                  {event.Fault, 0, time.Second, 2},
+		"an onset after it was found":               {event.Fault, time.Second, 2 * time.Second, 2},
+		"an onset that nobody can believe":          {event.Fault, -2 * time.Hour, time.Second, 2},
+		"a node whose clock runs ahead":             {event.Fault, -100 * time.Millisecond, -500 * time.Millisecond, 2.5},
+		"when a drift began is not what was healed": {event.Anomaly, -20 * time.Minute, time.Second, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := found.Add(2 * time.Second)
+			i := incident.Incident{ID: "inc-1", State: incident.Closed, Outcome: incident.Recovered, Opened: found.Add(c.opened), FirstStep: &first, LostSteps: &none,
+				Faults: []incident.Fault{{Signal: "rank/hung", At: found, Event: event.Event{Type: c.typ, Time: found, Data: event.Data{Onset: found.Add(c.onset)}}}},
+				Notes:  []incident.Note{{At: first, State: incident.Verified, TookS: 1, Text: "all stepped"}}}
+			m := newMetrics()
+			m.observe(&i)
+			all, err := m.reg.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum := -1.0
+			for _, f := range all {
+				if f.GetName() == "pitcrew_job_recovery_seconds" {
+					sum = f.GetMetric()[0].GetHistogram().GetSampleSum()
+				}
+			}
+			var b strings.Builder
+			i.Write(&b)
+			if line := fmt.Sprintf("+%.3f s  verified", c.want); fmt.Sprintf("%.3f", sum) != fmt.Sprintf("%.3f", c.want) || !strings.Contains(b.String(), line) {
+				t.Errorf("the metric says %.3f s, want %.3f; the timeline:\n%s", sum, c.want, b.String())
+			}
+		})
+	}
+}
