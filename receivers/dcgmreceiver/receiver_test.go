@@ -162,8 +162,10 @@ func TestAHangShowsAsStaleAndNeverAsZeros(t *testing.T) {
 	release()
 	eventually(t, "it asks anew", func() bool { return b.Calls("Read")+b.Calls("Inventory") >= calls+2 })
 	for _, md := range b.metrics.AllMetrics() {
-		if n := len(points(md, "hw.temperature", attrID)); n != 0 {
-			t.Fatalf("%d points of an answer that is as old as its question", n)
+		for _, name := range []string{metricStatus, "hw.errors"} { // what each round asks for
+			if n := len(points(md, name, attrID)); n != 0 {
+				t.Fatalf("%d points of %s, of an answer that is as old as its question", n, name)
+			}
 		}
 	}
 	again()
