@@ -224,7 +224,10 @@ func lockDir(dir string) (*os.File, error) {
 	}
 	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		d.Close()
-		return nil, fmt.Errorf("sandbox: a sandbox is up in %s already: `pitcrew sandbox down --dir %s` ends it, or choose another state directory (%w)", dir, dir, err)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("a sandbox is up in %s already: `pitcrew sandbox down --dir %s` ends it, or choose another state directory by --dir", dir, dir)
+		}
+		return nil, fmt.Errorf("sandbox: lock %s: %w", dir, err)
 	}
 	return d, nil
 }
