@@ -47,17 +47,21 @@ func check() *cobra.Command {
 				fmt.Fprintln(c.OutOrStdout(), "no policy in there; a remediator with these files does nothing")
 			}
 			for _, p := range ps {
-				n, noun := len(p.Spec.Rules), "rules"
-				if n == 1 {
-					noun = "rule"
-				}
-				fmt.Fprintf(c.OutOrStdout(), "%s: policy %s: order %d, mode %s, %d %s, ok\n", p.File, p.Metadata.Name, p.Spec.Order, p.Spec.Mode, n, noun)
+				fmt.Fprintf(c.OutOrStdout(), "%s: policy %s: order %d, mode %s, %s, ok\n", p.File, p.Metadata.Name, p.Spec.Order, p.Spec.Mode, counted(len(p.Spec.Rules), "rule"))
 			}
 			return nil
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "text", "text, or json: one object with the policies and the faults")
 	return c
+}
+
+// counted is a number with its noun, which takes an s.
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // faults are the lines of what Load says, one a fault.
@@ -69,13 +73,10 @@ func faults(err error) []string {
 }
 
 func refused(faults []string) error {
-	switch len(faults) {
-	case 0:
+	if len(faults) == 0 {
 		return nil
-	case 1:
-		return errors.New("1 fault; a remediator would load none of these policies")
 	}
-	return fmt.Errorf("%d faults; a remediator would load none of these policies", len(faults))
+	return fmt.Errorf("%s; a remediator would load none of these policies", counted(len(faults), "fault"))
 }
 
 // checked is the -o json answer of check.

@@ -59,6 +59,13 @@ func TestAFileWithoutAPolicyIsSaidToDoNothing(t *testing.T) {
 	}
 }
 
+func TestOneOfAKindIsSaidInTheSingular(t *testing.T) {
+	out, _, err := run(t, xid79(t), "simulate", "--policy", shipped, "--events", "-")
+	if err != nil || !strings.Contains(out, "1 event judged, 1 incident would have been opened") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestWithoutAnEventTheSimulationIsAnEmptyListInJSON(t *testing.T) {
 	out, _, err := run(t, "", "simulate", "--policy", shipped, "--events", "-", "-o", "json")
 	if err != nil || !json.Valid([]byte(out)) || !strings.Contains(out, `"incidents": []`) {

@@ -221,7 +221,7 @@ func (s simulation) write(w io.Writer) error {
 		_, err := fmt.Fprintf(t, format+"\n", a...)
 		errs = append(errs, err)
 	}
-	say("%d events judged, %d incidents would have been opened", s.Events, len(s.Incidents))
+	say("%s judged, %s would have been opened", counted(s.Events, "event"), counted(len(s.Incidents), "incident"))
 	if len(s.Incidents) > 0 {
 		say("\nTIME\tSIGNAL\tNODE\tJOB\tRULE\tDECISION\tACTIONS\tEVENTS")
 	}
