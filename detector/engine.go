@@ -14,6 +14,7 @@ type Row struct {
 	Severity event.Severity
 	Advice   string
 	Echo     bool // a consequence of another code, never a finding of its own
+	Verdict  bool // says what the driver wants done about another code, on the line alone
 	Clears   int  // the code whose condition this one ends; 0: none
 }
 
@@ -84,7 +85,7 @@ type Counts struct {
 	Samples    int64 // values and lines judged
 	Findings   int64
 	History    int64 // kernel lines of before, not published
-	Echoes     int64 // kernel lines that only follow from another
+	Echoes     int64 // kernel lines and Xids of DCGM that only follow from another, or say what was said
 	Trifles    int64 // kernel lines without a code that the table calls info
 	Suppressed int64 // repeated lines beyond the budget of their key
 	Malformed  int64 // records without what identifies them
@@ -107,6 +108,9 @@ type Engine struct {
 	touched  []*carrier // in this batch
 	risen    []rise
 	lines    *lru[string, *budget]
+	xids     *lru[string, *xids]
+	blind    bool // the kernel log cannot be read
+	held     []Sighting
 	makers   *lru[string, *gpuCount]
 	batch    int64 // counts them; the first is 1
 	counts   Counts
@@ -127,6 +131,7 @@ func New(o Options) *Engine {
 	e.makers = newLRU[string, *gpuCount](maxMakers, evicted)
 	e.carriers = newLRU[string, *carrier](min(o.MaxSeries, maxCarriers), evicted)
 	e.lines = newLRU[string, *budget](o.MaxSeries, evicted)
+	e.xids = newLRU[string, *xids](o.MaxSeries, evicted)
 	return e
 }
 
@@ -227,7 +232,7 @@ func (e *Engine) forget(key string) {
 // not among them: their receiver reads the log again, and says them as history.
 func (e *Engine) Snapshot() []Open {
 	out := []Open{}
-	log := event.Source(e.o.Cluster, e.o.Node, "xid")
+	log := event.Source(e.o.Cluster, e.o.Node, fromLog)
 	e.open.each(func(_ string, o *Open) {
 		if kind := o.event.Data.Cause.Kind; (kind == "xid" || kind == "sxid") && o.event.Source == log {
 			return
@@ -251,6 +256,9 @@ func (e *Engine) Restore(open []Open) []Finding {
 		}
 		o.event = ev
 		e.open.put(o.Key, &o)
+		if code, err := strconv.Atoi(ev.Data.Cause.Code); err == nil && ev.Data.Cause.Kind == "xid" {
+			e.xidsOf(ev.Data.Target).take(code, ev.Data.Severity, ev.Data.Onset)
+		}
 		e.out = append(e.out, Finding{Event: ev, Key: o.Key, BootID: o.BootID, Active: true, ConditionOnly: true})
 	}
 	return e.take()

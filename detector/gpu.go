@@ -62,7 +62,7 @@ const (
 )
 
 var gpuMetrics = func() map[string]bool {
-	m := map[string]bool{metricCount: true, metricExpected: true}
+	m := map[string]bool{metricCount: true, metricExpected: true, metricXid: true}
 	for _, r := range gpuRules {
 		m[r.metric] = true
 	}
@@ -82,6 +82,7 @@ type gpu struct {
 	maker  string
 	heard  int64     // the batch that had its status last; 0: none, or it is missed no longer
 	rose   time.Time // of a counter under a rule with quiet
+	xid    gauge
 	read   map[reading]time.Time
 }
 
@@ -144,6 +145,9 @@ func (e *Engine) gpuValue(v Value) {
 	}
 	if v.Metric == metricStatus {
 		g.maker, g.heard = v.Maker, e.batch
+	}
+	if v.Metric == metricXid {
+		e.lastXid(g, v)
 	}
 	for i := range gpuRules {
 		if r := &gpuRules[i]; r.metric == v.Metric && (r.kind == "" || r.kind == v.Kind) {

@@ -83,7 +83,7 @@ func (e *Engine) kernelLost(k Kernel) {
 	}
 	t := event.Target{GPU: k.GPU, PCI: k.PCI}
 	o := lostOnset(t, k.Time)
-	o.source, o.id, o.silent = "xid", lineID(k), k.History
+	o.source, o.id, o.silent = fromLog, lineID(k), k.History
 	o.evidence = event.Evidence{Signal: "kernel log", Baseline: "table", Raw: k.Raw}
 	e.begin(o)
 }
@@ -93,16 +93,19 @@ func (e *Engine) kernelCode(k Kernel) {
 	if e.o.Table != nil {
 		row = e.o.Table.Lookup(k.Kind, k.Code, k.Fatal, k.Said)
 	}
+	t := event.Target{GPU: k.GPU, PCI: k.PCI, MIG: k.MIG, PodUID: k.PodUID}
+	if !k.Severity.Valid() {
+		k.Severity = row.Severity
+	}
+	if k.Kind == "xid" && !k.History && k.Severity.Valid() {
+		e.xidsOf(t).take(k.Code, k.Severity, k.Time)
+	}
 	if k.Echo || row.Echo && !k.Burst {
 		e.counts.Echoes++
 		return
 	}
 	def(&k.Name, row.Name)
 	def(&k.Advice, row.Advice)
-	if !k.Severity.Valid() {
-		k.Severity = row.Severity
-	}
-	t := event.Target{GPU: k.GPU, PCI: k.PCI, MIG: k.MIG, PodUID: k.PodUID}
 	code := strconv.Itoa(k.Code)
 	def(&k.Clears, row.Clears)
 	if k.Clears > 0 {
@@ -114,6 +117,10 @@ func (e *Engine) kernelCode(k Kernel) {
 		return // good news is no condition of its own
 	}
 	key := kernelKey(k.Kind, code, t)
+	if !k.History && e.sightedBefore(key, k.Time) {
+		e.counts.Echoes++
+		return
+	}
 	b, ok := e.lines.get(key)
 	if !ok {
 		b = &budget{tokens: lineBurst, at: k.Time}
@@ -126,7 +133,7 @@ func (e *Engine) kernelCode(k Kernel) {
 	o := onset{
 		key: key, target: t, cause: event.Cause{Kind: k.Kind, Code: code, Name: k.Name}, severity: k.Severity, advice: k.Advice,
 		evidence: event.Evidence{Signal: k.Kind, Baseline: "table", Value: num(float64(k.Code)), Raw: k.Raw},
-		at:       k.Time, source: "xid", id: lineID(k), count: max(k.Count, 1) + b.held, silent: k.History,
+		at:       k.Time, source: fromLog, id: lineID(k), count: max(k.Count, 1) + b.held, silent: k.History,
 	}
 	b.held = 0
 	if k.History {

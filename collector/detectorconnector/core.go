@@ -142,7 +142,13 @@ func (c *core) engine(res pcommon.Map) *detector.Engine {
 		Cluster: id.cluster, Node: id.node, BootID: id.boot, Table: c.table, StallFloor: c.cfg.StallFloor, StallFactor: c.cfg.StallFactor,
 		SetupLimit: c.cfg.SetupLimit, HeartbeatLimit: c.cfg.HeartbeatLimit, MaxSeries: c.cfg.MaxSeries,
 	})
-	c.pending = append(c.pending, e.Restore(c.saved[id.node])...) // they go out with what this call finds
+	back := e.Restore(c.saved[id.node])
+	for _, f := range back { // a line of the kernel log may have the address alone
+		if t := f.Event.Data.Target; t.PCI != "" && t.GPU != "" && len(c.uuids) < detector.DefaultMaxSeries {
+			c.uuids[t.PCI] = t.GPU
+		}
+	}
+	c.pending = append(c.pending, back...) // they go out with what this call finds
 	delete(c.saved, id.node)
 	c.engines[id] = e
 	return e
@@ -210,5 +216,5 @@ func (r ruleTable) Lookup(kind string, code int, fatal, said bool) detector.Row 
 		return detector.Row{Name: row.Name, Severity: event.Severity(sev), Advice: string(advice), Clears: row.Clears}
 	}
 	row := r.t.XID(code)
-	return detector.Row{Name: row.Name, Severity: event.Severity(row.Severity), Advice: string(row.Advice), Echo: row.Role == rules.Echo, Clears: row.Clears}
+	return detector.Row{Name: row.Name, Severity: event.Severity(row.Severity), Advice: string(row.Advice), Echo: row.Role == rules.Echo, Verdict: row.Role == rules.Verdict, Clears: row.Clears}
 }

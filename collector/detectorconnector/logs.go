@@ -48,6 +48,8 @@ var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) [
 	"pitcrew.kernel.aer":          kernel("aer"),
 	"pitcrew.kernel.mlx5":         kernel("mlx5"),
 	"pitcrew.kernel.lines_lost":   kernel("lines_lost"),
+	"pitcrew.kernel.log":          kernelLog,
+	"pitcrew.dcgm.violation":      violation,
 	"pitcrew.gpu.process":         process(false),
 	"pitcrew.gpu.process_ended":   process(true),
 	"pitcrew.fabric.port":         port,
@@ -73,6 +75,24 @@ func kernel(kind string) func(*core, *detector.Engine, both, plog.LogRecord) []d
 		}
 		return e.Kernel(k)
 	}
+}
+
+func kernelLog(_ *core, e *detector.Engine, a both, _ plog.LogRecord) []detector.Finding {
+	readable, said := a.flag("pitcrew.kernel.log.readable")
+	if !said {
+		return nil
+	}
+	return e.KernelLog(readable)
+}
+
+// violation takes in an Xid that DCGM's policy tells. What the others tell is judged by the values that are read live right after them.
+func violation(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+	if a.text("pitcrew.policy") != "xid" {
+		return nil
+	}
+	return e.Sighted(detector.Sighting{
+		Code: int(a.number("pitcrew.xid.code", 0)), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), Time: when(r), Signal: "DCGM policy", Raw: r.Body().AsString(),
+	})
 }
 
 func exit(attached bool) func(*core, *detector.Engine, both, plog.LogRecord) []detector.Finding {

@@ -21,7 +21,7 @@ var ownMetrics = []struct {
 	{"pitcrew.detector.samples", "{sample}", "Values and records judged", func(c detector.Counts) int64 { return c.Samples }},
 	{"pitcrew.detector.findings", "{finding}", "Findings made", func(c detector.Counts) int64 { return c.Findings }},
 	{"pitcrew.detector.history", "{record}", "Kernel lines of before, not published", func(c detector.Counts) int64 { return c.History }},
-	{"pitcrew.detector.echoes", "{record}", "Kernel lines that only follow from another", func(c detector.Counts) int64 { return c.Echoes }},
+	{"pitcrew.detector.echoes", "{record}", "Kernel lines and Xids of DCGM that only follow from another, or say what was said", func(c detector.Counts) int64 { return c.Echoes }},
 	{"pitcrew.detector.trifles", "{record}", "Kernel lines without a code that the table calls information", func(c detector.Counts) int64 { return c.Trifles }},
 	{"pitcrew.detector.suppressed", "{record}", "Repeated kernel lines beyond the budget of their key", func(c detector.Counts) int64 { return c.Suppressed }},
 	{"pitcrew.detector.malformed", "{record}", "Samples without what identifies them", func(c detector.Counts) int64 { return c.Malformed }},

@@ -120,6 +120,23 @@ func (r *logReceiver) emitLost(ctx context.Context, l *lostLines) {
 	r.consume(ctx, logs)
 }
 
+// sayReadable emits that the log cannot be read, or can again: others may then know better what happens to the GPUs, or no longer.
+func (r *logReceiver) sayReadable(ctx context.Context, can bool) {
+	if r.unread == !can {
+		return
+	}
+	r.unread = !can
+	logs, rec := r.newRecord(eventLog, r.clock.sinceBoot())
+	rec.SetSeverityNumber(plog.SeverityNumberInfo)
+	rec.Body().SetStr("the kernel log can be read again")
+	if !can {
+		rec.SetSeverityNumber(plog.SeverityNumberWarn)
+		rec.Body().SetStr("the kernel log cannot be read")
+	}
+	rec.Attributes().PutBool(attrReadable, can)
+	r.consume(ctx, logs)
+}
+
 func (r *logReceiver) newRecord(event string, at time.Duration) (plog.Logs, plog.LogRecord) {
 	logs := plog.NewLogs()
 	rl := logs.ResourceLogs().AppendEmpty()

@@ -77,11 +77,16 @@ func (r *logReceiver) read(ctx context.Context, src tail.Source) error {
 	if !src.Device() {
 		f.stale = beginnings(r.cfg.Path)
 	}
+	anything := false
 	for {
 		line, err := src.Next(r.deadline(src.Live()))
 		if c := src.Clipped(); c > f.clipped {
 			r.tel.clipped.Add(ctx, int64(c-f.clipped))
 			f.clipped = c
+		}
+		if err == nil || errors.Is(err, tail.ErrDeadline) || errors.Is(err, tail.ErrCaughtUp) || errors.Is(err, tail.ErrOverrun) {
+			anything = true
+			r.sayReadable(ctx, true) // before what is in it
 		}
 		switch {
 		case err == nil:
@@ -94,6 +99,9 @@ func (r *logReceiver) read(ctx context.Context, src tail.Source) error {
 			f.stale, f.catchUp = 0, f.started
 			r.newBoot()
 		default:
+			if !anything { // opened, and not to be read
+				r.sayReadable(ctx, false)
+			}
 			return err
 		}
 		now := r.clock.sinceBoot()

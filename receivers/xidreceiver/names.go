@@ -6,6 +6,7 @@ import "github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
 const (
 	eventPrefix    = "pitcrew.kernel."
 	eventLinesLost = eventPrefix + "lines_lost"
+	eventLog       = eventPrefix + "log"
 )
 
 // Attributes of the log records; metadata.yaml describes them.
@@ -37,6 +38,7 @@ const (
 	attrSeq         = "pitcrew.kmsg.seq"
 	attrHistory     = "pitcrew.history"
 	attrReason      = "pitcrew.lost.reason"
+	attrReadable    = "pitcrew.kernel.log.readable"
 )
 
 // Resource attributes.
@@ -67,7 +69,7 @@ const (
 
 // eventNames are all event names that the receiver emits.
 func eventNames() []string {
-	names := []string{eventLinesLost}
+	names := []string{eventLinesLost, eventLog}
 	for _, k := range kernel.Kinds {
 		names = append(names, eventPrefix+string(k))
 	}

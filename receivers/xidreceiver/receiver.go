@@ -50,6 +50,7 @@ type logReceiver struct {
 	parser kernel.Parser
 	folder *kernel.Folder
 	follow follow
+	unread bool // the log cannot be read, and that was said
 }
 
 func newReceiver(set receiver.Settings, cfg *Config, next consumer.Logs) (*logReceiver, error) {
@@ -127,6 +128,7 @@ func (r *logReceiver) run(ctx context.Context) {
 			s, err := r.open(ctx, r.cfg.Path)
 			if err != nil {
 				trouble(err)
+				r.sayReadable(ctx, false)
 				return false
 			}
 			src = s

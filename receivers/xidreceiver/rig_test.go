@@ -37,6 +37,7 @@ type rig struct {
 	log   *kernelLog
 	store *memory
 	out   chan record
+	heard chan bool // whether the log can be read, as it is said
 	// refuse, when set, is asked before a record is taken.
 	refuse func() error
 	open   func(context.Context, string) (tail.Source, error)
@@ -73,7 +74,7 @@ func newRig(t testing.TB) *rig {
 	if err := os.Mkdir(filepath.Dir(cfg.Path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return &rig{t: t, cfg: cfg, store: newMemory(), log: newKernelLog(t, cfg.Path), out: make(chan record, 4096)}
+	return &rig{t: t, cfg: cfg, store: newMemory(), log: newKernelLog(t, cfg.Path), out: make(chan record, 4096), heard: make(chan bool, 64)}
 }
 
 // start runs a receiver; the test's end stops it.
@@ -92,6 +93,11 @@ func (r *rig) start() *rig {
 		}
 		rl := logs.ResourceLogs().At(0)
 		lr := rl.ScopeLogs().At(0).LogRecords().At(0)
+		if lr.EventName() == eventLog {
+			can, _ := lr.Attributes().Get(attrReadable)
+			r.heard <- can.Bool()
+			return nil
+		}
 		r.out <- record{lr.EventName(), lr.Attributes().AsRaw(), lr.Body().AsString(), rl.Resource().Attributes().AsRaw(), lr.Timestamp().AsTime()}
 		return nil
 	})
@@ -139,6 +145,18 @@ func (r *rig) next() record {
 	case <-time.After(patience):
 		r.t.Fatalf("no record came; the receiver said %v", r.said.All())
 		return record{}
+	}
+}
+
+// readable waits until the receiver says whether the log can be read.
+func (r *rig) readable() bool {
+	r.t.Helper()
+	select {
+	case can := <-r.heard:
+		return can
+	case <-time.After(patience):
+		r.t.Fatalf("nothing was said; the receiver said %v", r.said.All())
+		return false
 	}
 }
 

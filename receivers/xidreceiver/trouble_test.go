@@ -82,6 +82,9 @@ func TestALogThatIsNotThereIsWaitedFor(t *testing.T) {
 	if n := r.said.FilterMessageSnippet("cannot be read").Len(); n != 1 {
 		t.Errorf("said %d times", n)
 	}
+	if r.readable() {
+		t.Error("the pipeline was told that it can be read")
+	}
 	begun := time.Now()
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -98,6 +101,47 @@ func TestALogThatIsNotThereIsWaitedFor(t *testing.T) {
 	if n := r.said.FilterMessageSnippet("cannot be read").Len(); n != 1 {
 		t.Errorf("said %d times", n)
 	}
+	if !r.readable() || len(r.heard) != 0 {
+		t.Error("the pipeline was not told that it can be read again, once")
+	}
+}
+
+func TestOfALogThatCanBeReadNothingIsSaid(t *testing.T) {
+	r := newRig(t).start()
+	r.log.xid("0000:1a:00", 79)
+	r.next()
+	r.stop()
+	if n := len(r.heard); n != 0 {
+		t.Errorf("said %d times", n)
+	}
+}
+
+// unreadable is a log that can be opened, and no more.
+type unreadable struct{ tail.Source }
+
+func (unreadable) Next(time.Time) ([]byte, error) { return nil, unix.EIO }
+
+func TestALogThatCanBeOpenedAndNotReadIsSaidToBeUnreadOnce(t *testing.T) {
+	r := newRig(t)
+	var broken atomic.Int64
+	r.open = func(ctx context.Context, path string) (tail.Source, error) {
+		src, err := tail.Open(ctx, path)
+		if err == nil && broken.Add(1) <= 2 {
+			src = unreadable{src}
+		}
+		return src, err
+	}
+	r.start()
+	if r.readable() {
+		t.Error("said to be readable")
+	}
+	r.log.xid("0000:1a:00", 79)
+	if rec := r.next(); rec.code() != 79 || broken.Load() != 3 {
+		t.Errorf("%+v after it was opened %d times", rec, broken.Load())
+	}
+	if !r.readable() || len(r.heard) != 0 {
+		t.Error("what can be read again was not said once")
+	}
 }
 
 func TestALogThatMayNotBeReadIsReadOnceItMay(t *testing.T) {
@@ -112,6 +156,9 @@ func TestALogThatMayNotBeReadIsReadOnceItMay(t *testing.T) {
 	}
 	r.start()
 	r.status(componentstatus.StatusRecoverableError)
+	if r.readable() {
+		t.Error("the pipeline was told that it can be read")
+	}
 	said := r.said.FilterMessageSnippet("cannot be read").All()
 	if len(said) != 1 || !strings.Contains(said[0].ContextMap()["remedy"].(string), "CAP_SYSLOG") {
 		t.Errorf("%v", said)
@@ -124,6 +171,9 @@ func TestALogThatMayNotBeReadIsReadOnceItMay(t *testing.T) {
 	}
 	if rec := r.next(); rec.code() != 79 || time.Since(begun) >= retryUnwatched {
 		t.Errorf("%+v after %v", rec, time.Since(begun))
+	}
+	if !r.readable() {
+		t.Error("the pipeline was not told that it can be read")
 	}
 }
 

@@ -1,0 +1,189 @@
+package detector
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// Sighting is an Xid as DCGM tells it: by a violation of its policy, or because the field that holds a GPU's last Xid changed. It stands for
+// the kernel's line where the kernel log cannot be read, and for nothing where it can.
+type Sighting struct {
+	Code     int
+	GPU, PCI string
+	Time     time.Time
+	Signal   string // what told it
+	Raw      string
+}
+
+// Bounds of what is kept of Xids, and of what is one and the same.
+const (
+	metricXid  = "pitcrew.gpu.xid" // a GPU's last Xid, by its code
+	maxHeld    = 16                // sightings of which it is open whether the kernel log tells them
+	maxTold    = 16                // codes that were told of one GPU
+	sameWithin = 10 * time.Second  // DCGM cuts a violation's time to seconds, and the kernel's clock is not the node's
+	newsWithin = time.Minute       // an older sighting is history
+	burstGap   = 3 * time.Minute   // so much silence ends a burst,
+	burstSpan  = 15 * time.Minute  // and so long a burst, as in the xid receiver
+	fromLog    = "xid"             // the component that tells the kernel's lines
+)
+
+// xids is what was told of one GPU's Xids, by whomever.
+type xids struct {
+	began, last time.Time // of its burst
+	worst       event.Severity
+	told        []toldXid
+}
+
+type toldXid struct {
+	code int
+	at   time.Time
+}
+
+// gauge is the field that holds a GPU's last Xid.
+type gauge struct {
+	code  int // the last that was not 0
+	at    time.Time
+	known bool
+}
+
+// xidsOf is by PCI address where there is one: a line of the kernel log always has it.
+func (e *Engine) xidsOf(t event.Target) *xids {
+	key := "pci/" + t.PCI
+	if t.PCI == "" {
+		key = about(t)
+	}
+	x, ok := e.xids.get(key)
+	if !ok {
+		x = &xids{}
+		e.xids.put(key, x)
+	}
+	return x
+}
+
+// take adds a code to what was told. It reports whether it is news: the first of a burst, or worse than what was told of it.
+func (x *xids) take(code int, s event.Severity, at time.Time) bool {
+	if len(x.told) >= maxTold {
+		x.told = append(x.told[:0], x.told[1:]...)
+	}
+	x.told = append(x.told, toldXid{code, at})
+	within := !x.began.IsZero() && at.Sub(x.last) < burstGap && at.Sub(x.began) < burstSpan && x.last.Sub(at) < burstSpan
+	if within && x.worst.AtLeast(s) {
+		if at.After(x.last) {
+			x.last = at
+		}
+		return false
+	}
+	if !within {
+		x.began = at
+	}
+	x.last, x.worst = at, s
+	return true
+}
+
+func (x *xids) toldSince(code int, t time.Time) bool {
+	for _, k := range x.told {
+		if k.code == code && !k.at.Before(t) {
+			return true
+		}
+	}
+	return false
+}
+
+// Sighted judges an Xid that a policy told.
+func (e *Engine) Sighted(s Sighting) []Finding {
+	e.tick(s.Time)
+	if s.Code <= 0 || s.Time.IsZero() || s.PCI == "" || len(s.PCI) > maxLinkID || len(s.GPU) > maxLinkID {
+		e.counts.Malformed++
+		return e.take()
+	}
+	e.sighted(s)
+	return e.take()
+}
+
+// KernelLog takes in whether the kernel log can be read. While nobody said so it can.
+func (e *Engine) KernelLog(readable bool) []Finding {
+	e.blind = !readable
+	held := e.held
+	e.held = nil
+	if e.blind {
+		for _, s := range held { // what happened as the log went, or before this was said
+			if e.now.Sub(s.Time) < sameWithin {
+				e.sighted(s)
+			}
+		}
+	}
+	return e.take()
+}
+
+func (e *Engine) sighted(s Sighting) {
+	if !e.blind {
+		if len(e.held) >= maxHeld {
+			e.held = append(e.held[:0], e.held[1:]...)
+		}
+		e.held = append(e.held, s)
+		return
+	}
+	row := Row{}
+	if e.o.Table != nil {
+		row = e.o.Table.Lookup("xid", s.Code, false, false)
+	}
+	def(&row.Severity, event.Warning)
+	t := event.Target{GPU: s.GPU, PCI: s.PCI}
+	code := strconv.Itoa(s.Code)
+	ev := event.Evidence{Signal: s.Signal, Baseline: "table", Value: num(float64(s.Code)), Raw: s.Raw}
+	switch {
+	case e.now.Sub(s.Time) >= newsWithin:
+		e.counts.History++
+	case row.Clears > 0:
+		e.end(kernelKey("xid", strconv.Itoa(row.Clears), t), ev)
+	case row.Echo || row.Verdict || !e.xidsOf(t).take(s.Code, row.Severity, s.Time):
+		e.counts.Echoes++
+	default:
+		f := e.finding(onset{
+			key: kernelKey("xid", code, t), target: t, cause: event.Cause{Kind: "xid", Code: code, Name: row.Name}, severity: row.Severity,
+			advice: row.Advice, evidence: ev, at: s.Time, source: "dcgm",
+		})
+		e.open.put(f.Key, &Open{Key: f.Key, BootID: e.o.BootID, Seen: e.now, event: f.Event})
+		e.out = append(e.out, f)
+	}
+}
+
+// lastXid reads the field that holds a GPU's last Xid. It never clears, so what it holds when it is first seen is history; the same code again
+// says nothing, be it that the host engine was started anew or that the fault came back.
+func (e *Engine) lastXid(g *gpu, v Value) {
+	if v.V < 0 || v.V > math.MaxInt32 {
+		e.counts.Malformed++
+		return
+	}
+	was := g.xid
+	if was.known && v.Time.Before(was.at) && was.at.Sub(v.Time) < lateWithin {
+		return
+	}
+	g.xid.known, g.xid.at = true, v.Time
+	code := int(v.V)
+	if code == 0 {
+		return
+	}
+	g.xid.code = code
+	t := g.target
+	if !was.known || code == was.code || e.xidsOf(t).toldSince(code, was.at.Add(-sameWithin)) {
+		return
+	}
+	e.sighted(Sighting{
+		Code: code, GPU: t.GPU, PCI: t.PCI, Time: v.Time, Signal: metricXid, Raw: fmt.Sprintf("DCGM: last Xid of %s is %d, was %d", t.GPU, code, was.code),
+	})
+}
+
+// sightedBefore reports whether DCGM told what a line of the kernel log says, before the log could be read.
+func (e *Engine) sightedBefore(key string, at time.Time) bool {
+	have, ok := e.open.get(key)
+	if !ok || have.event.Source == event.Source(e.o.Cluster, e.o.Node, fromLog) || at.Sub(have.event.Data.Onset) > sameWithin {
+		return false
+	}
+	have.Seen = e.now
+	return true
+}
