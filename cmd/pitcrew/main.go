@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,15 +109,18 @@ func sayUsage(c *cobra.Command) {
 	}
 }
 
+// revision is what git calls the source; the Makefile sets it.
+var revision string
+
 // version is what the build knows of itself.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown"
+		return cmp.Or(revision, "unknown")
 	}
-	out := info.Main.Version
+	out := cmp.Or(revision, info.Main.Version)
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
+		if s.Key == "vcs.revision" && revision == "" {
 			out += " " + s.Value
 		}
 	}
