@@ -4,8 +4,10 @@ No torch here.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import os
+import random
 import socket
 from typing import List, Optional, Tuple
 
@@ -166,6 +168,10 @@ def _master(p, given, nnodes):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """One that nobody listens on, below those that Linux gives to connections: torch is imported before it is used."""
+    draw = random.SystemRandom()
+    for _ in range(100):
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("", draw.randrange(20000, 30000)))
+            return s.getsockname()[1]
+    raise OSError("no free port between 20000 and 30000: pass --master-port")

@@ -9,6 +9,7 @@ import pytest
 from agent import make_manifest, save_round, wait_until
 
 from pitcrew_torch import checkpoint
+from pitcrew_torch.options import free_port
 
 LEFT = 75
 
@@ -48,7 +49,7 @@ def test_a_round_saves_all_ranks_at_one_step_and_the_next_attempt_resumes_there_
     launcher.send("stop", attempt=1)
     assert launcher.expect("state", state="stopped")["pids"] == []
     launcher.send("start", attempt=1, node_rank=0, nnodes=1, nproc=2, world_size=2, master_addr="127.0.0.1",
-                  master_port=_port())  # fmt: skip
+                  master_port=free_port())  # fmt: skip
     pod.rank(0, attempt=1)
     wait_until(lambda: pod.ring(0)["attempt"] == 1 and pod.step(0) > at_step + 5, what="steps of attempt 1")
     steps = job.steps(0)
@@ -150,7 +151,7 @@ def test_a_killed_or_stopped_rank_costs_the_steps_since_the_last_periodic_checkp
     if how == signal.SIGKILL:
         assert launcher.expect("exit", local_rank=victim)["signal"] == signal.SIGKILL
     launcher.send("start", attempt=1, node_rank=0, nnodes=1, nproc=2, world_size=2, master_addr="127.0.0.1",
-                  master_port=_port())  # fmt: skip
+                  master_port=free_port())  # fmt: skip
     wait_until(
         lambda: all(pod.step(rank) > saved + 10 and pod.ring(rank)["attempt"] == 1 for rank in (0, 1)),
         what="attempt 1's steps",
@@ -233,9 +234,3 @@ def _beats(pod, local_rank):
     before = pod.ring(local_rank)["heartbeat_ns"]
     time.sleep(0.6)
     return pod.ring(local_rank)["heartbeat_ns"] != before
-
-
-def _port():
-    from pitcrew_torch.options import free_port
-
-    return free_port()

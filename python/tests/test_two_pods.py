@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sys
 
 import pytest
@@ -65,16 +64,13 @@ def test_a_launcher_that_does_not_know_its_rank_says_what_to_set(job):
 
 
 def test_the_same_job_runs_under_stock_torchrun_and_resumes_bit_identically(job, uninterrupted):
-    with socket.socket() as s:  # static rendezvous by address: --standalone wants the host's own name to resolve
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
     argv = [
         sys.executable,
         str(TRAINER / "torchrun.py"),
         "--nnodes=1",
         "--node_rank=0",
         "--master_addr=127.0.0.1",
-        "--master_port=%d" % port,
+        "--master_port=%d" % free_port(),  # not --standalone: that wants the host to resolve its own name
         "--nproc_per_node=2",
         str(TRAINER / "train.py"),
     ]
