@@ -50,7 +50,7 @@ func Command() *cobra.Command {
 	p.StringVar(&f.c.Workload, "workload", KindJob, "job (Indexed Job) or jobset")
 	p.BoolVar(&f.keep, "keep", false, "leave everything running afterwards, until Ctrl-C")
 	p.StringVarP(&f.output, "output", "o", "text", "text, or json: one object on standard output")
-	p.StringVar(&f.dir, "dir", "", "state directory; default a temporary one")
+	p.StringVar(&f.dir, "dir", "", "state directory; default a temporary one, with --keep that of pitcrew sandbox")
 	c.AddCommand(benchCommand())
 	return c
 }
