@@ -18,7 +18,7 @@ type Row struct {
 	Clears   int  // the code whose condition this one ends; 0: none
 }
 
-// Table names codes. kind is "xid" or "sxid"; fatal is what an SXid line said of itself, said whether it said anything. A code
+// Table names codes. kind is "xid", "sxid" or "recovery"; fatal is what an SXid line said of itself, said whether it said anything. A code
 // without a row gets one that says so: Lookup never fails.
 type Table interface {
 	Lookup(kind string, code int, fatal, said bool) Row

@@ -43,11 +43,18 @@ type gpuRule struct {
 // healthWarning is DCGM's word that a watched system is not well but works; above it the system failed.
 const healthWarning = 1
 
+// fabricHealthy is DCGM's word that the GPU's part of the NVLink fabric is well; 0 is unknown, 2 unhealthy, 3 less than it should be.
+const fabricHealthy = 1
+
 var gpuRules = []gpuRule{
 	{"pitcrew.gpu.status", "", below, 1, "gpu/lost", "lost", event.Fatal, "reboot-node", "1", 0},
 	{"pitcrew.gpu.row_remap.failed", "", above, 0, "gpu/row-remap.failed", "row-remap", event.Fatal, "drain-and-rma", "1", 0},
 	{"pitcrew.gpu.row_remap.pending", "", above, 0, "gpu/row-remap.pending", "row-remap", event.Critical, "reset-gpu", "1", 0},
+	{"pitcrew.gpu.row_remap.banks.exhausted", "", above, 0, "gpu/row-remap.banks", "row-remap", event.Warning, "drain-and-rma", "{bank}", 0},
 	{"hw.errors", "uncorrected", rises, 0, "gpu/ecc", "ecc", event.Critical, "reset-gpu", "{error}", 10 * time.Minute},
+	{"pitcrew.gpu.ecc.sram.exceeded", "", above, 0, "gpu/ecc.sram", "ecc", event.Warning, "drain-and-rma", "1", 0},
+	{"pitcrew.gpu.memory.unrepairable", "", above, 0, "gpu/ecc.unrepairable", "ecc", event.Warning, "drain-and-rma", "1", 0},
+	{"pitcrew.gpu.fabric.health", "", above, fabricHealthy, "gpu/nvlink.fabric", "nvlink", event.Warning, checkFabric, "1", 0},
 	{metricHealth, "mem", above, healthWarning, "gpu/ecc.health", "ecc", event.Critical, "reset-gpu", "1", 0},
 	{metricHealth, "device", above, healthWarning, "gpu/unhealthy", "unhealthy", event.Critical, "contact-support", "1", 0}, // other makers' own word
 	{metricHealth, "thermal", above, healthWarning, "gpu/thermal", "thermal", event.Critical, "contact-support", "1", 0},
@@ -62,7 +69,7 @@ const (
 )
 
 var gpuMetrics = func() map[string]bool {
-	m := map[string]bool{metricCount: true, metricExpected: true, metricXid: true}
+	m := map[string]bool{metricCount: true, metricExpected: true, metricRecovery: true, metricXid: true}
 	for _, r := range gpuRules {
 		m[r.metric] = true
 	}
@@ -84,6 +91,7 @@ type gpu struct {
 	rose   time.Time // of a counter under a rule with quiet
 	xid    gauge
 	read   map[reading]time.Time
+	asked  asked
 }
 
 // reading is one series under one rule that reads values as they are.
@@ -148,6 +156,9 @@ func (e *Engine) gpuValue(v Value) {
 	}
 	if v.Metric == metricXid {
 		e.lastXid(g, v)
+	}
+	if v.Metric == metricRecovery {
+		e.recovery(g, v)
 	}
 	for i := range gpuRules {
 		if r := &gpuRules[i]; r.metric == v.Metric && (r.kind == "" || r.kind == v.Kind) {

@@ -206,6 +206,18 @@ func (t *Tables) Recovery(action string) Recovery {
 		Note: "This action is not in the table; newer drivers add actions."}
 }
 
+// RecoveryOf returns the row of a recovery action by the value of the driver's field; one the table does not know is taken for a serious one.
+func (t *Tables) RecoveryOf(value int) Recovery {
+	for _, r := range t.recovery {
+		if r.Value == value {
+			return r
+		}
+	}
+	r := t.Recovery("action " + strconv.Itoa(value))
+	r.Value = value
+	return r
+}
+
 // Signal returns the row of a kernel line without a code.
 func (t *Tables) Signal(kind, name string) Signal {
 	if r, ok := t.signal[signalKey{kind, name}]; ok {

@@ -210,7 +210,11 @@ func (c *core) snapshot() map[string][]detector.Open {
 type ruleTable struct{ t *rules.Tables }
 
 func (r ruleTable) Lookup(kind string, code int, fatal, said bool) detector.Row {
-	if kind == "sxid" {
+	switch kind {
+	case "recovery":
+		row := r.t.RecoveryOf(code)
+		return detector.Row{Name: row.Action, Severity: event.Severity(row.Severity), Advice: string(row.Advice)}
+	case "sxid":
 		row := r.t.SXid(code)
 		sev, advice := row.Judge(fatal, said)
 		return detector.Row{Name: row.Name, Severity: event.Severity(sev), Advice: string(advice), Clears: row.Clears}

@@ -1,0 +1,64 @@
+package detector
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/pitcrew/pitcrew/event"
+)
+
+// metricRecovery is the recovery action that the driver asks for, by number: what Xid 154 prints when it changes, and what still stands when
+// that line was missed.
+const metricRecovery = "pitcrew.gpu.recovery_action"
+
+// recoveryStands is for how long an action must stand before it is told: the kernel log, which is read from its beginning, comes first.
+const recoveryStands = 10 * time.Second
+
+// asked is what the driver asked for when this engine first heard of the GPU.
+type asked struct {
+	known, over bool
+	v           float64
+	since, at   time.Time
+}
+
+// recovery tells of an action that stood before this engine came and of which no line of the kernel log tells. What changes later is told by
+// Xid 154, under the same key, as long as that log can be read.
+func (e *Engine) recovery(g *gpu, v Value) {
+	a := &g.asked
+	if v.Time.Before(a.at) && a.at.Sub(v.Time) < lateWithin {
+		return
+	}
+	a.at = v.Time
+	switch {
+	case !a.known || e.blind && v.V != a.v: // a log that cannot be read tells of no change either
+		*a = asked{known: true, v: v.V, since: v.Time, at: v.Time}
+	case v.V != a.v:
+		a.over = true
+	}
+	key := kernelKey("xid", recoveryXid, g.target)
+	ev := event.Evidence{Signal: metricRecovery, Baseline: "table", Value: num(v.V)}
+	if v.V < 1 {
+		a.over = !e.blind
+		if have, ok := e.open.get(key); ok && have.event.Source == event.Source(e.o.Cluster, e.o.Node, "detector") {
+			e.end(key, ev)
+		}
+		return
+	}
+	if a.over || v.Time.Sub(a.since) < recoveryStands || v.V > math.MaxInt32 || e.o.Table == nil {
+		return
+	}
+	a.over = true
+	row := e.o.Table.Lookup("recovery", int(v.V), false, false)
+	if !row.Severity.Valid() {
+		row.Severity = event.Critical
+	}
+	ev.Raw = fmt.Sprintf("the driver asks for %q (%d), and no line of the kernel log that was read tells of it", row.Name, int(v.V))
+	e.begin(onset{
+		key: key, target: g.target, cause: event.Cause{Kind: "xid", Code: recoveryXid, Name: row.Name}, severity: row.Severity, advice: row.Advice,
+		at: v.Time, evidence: ev,
+	})
+}
+
+// recoveryXid is the code by which the kernel log tells of a recovery action.
+const recoveryXid = "154"
