@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/collector/otelcol"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/sandbox/freeport"
 )
@@ -163,33 +164,10 @@ func write(t testing.TB, f *os.File, s string) {
 	}
 }
 
-func server(t testing.TB) *bus.Server {
-	t.Helper()
-	s, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Port: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func client(t testing.TB, url string) *bus.Bus {
-	t.Helper()
-	b, err := bus.Connect(bus.Options{URL: url, Cluster: "c"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 func TestAKernelLineIsAnEventOnTheBus(t *testing.T) {
-	s := server(t)
-	defer s.Stop()
+	s := bustest.Server(t)
 	kmsg := surround(t, t.TempDir(), s.URL())
-	b := client(t, s.URL())
-	defer b.Close()
+	b := bustest.Connect(t, s.URL())
 	defer run(t, Agent)()
 	f, err := os.OpenFile(kmsg, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -230,8 +208,7 @@ func TestAKernelLineIsAnEventOnTheBus(t *testing.T) {
 }
 
 func TestALostGpuComesFromTheDcgmProcessOverTheAgentsSocket(t *testing.T) {
-	s := server(t)
-	defer s.Stop()
+	s := bustest.Server(t)
 	dir := t.TempDir()
 	surround(t, dir, s.URL())
 	recording := filepath.Join(dir, "recording.json")
@@ -239,8 +216,7 @@ func TestALostGpuComesFromTheDcgmProcessOverTheAgentsSocket(t *testing.T) {
 		{"ID":0,"UUID":"GPU-0","PCI":"00000000:1A:00.0","Answer":true},{"ID":1,"UUID":"GPU-1","PCI":"00000000:1B:00.0","Answer":false}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := client(t, s.URL())
-	defer b.Close()
+	b := bustest.Connect(t, s.URL())
 	defer run(t, Agent)()
 	for k, v := range map[string]string{
 		"PITCREW_DCGM_MODE": "replay", "PITCREW_DCGM_FILE": recording, "PITCREW_SELF": freeport.Loopback(t), "PITCREW_HEALTH": freeport.Loopback(t), "PITCREW_EXPECTED_GPUS": "2",

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/hook/hooktest"
 )
 
@@ -18,8 +19,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestAnAgentsStalledRanksLetTheGatewayNameTheOneThatAllWaitFor(t *testing.T) {
-	s := server(t)
-	defer s.Stop()
+	s := bustest.Server(t)
 	surround(t, t.TempDir(), s.URL())
 	t.Setenv("PITCREW_NODE", "gw-0")
 	defer run(t, Gateway)()
@@ -33,8 +33,7 @@ func TestAnAgentsStalledRanksLetTheGatewayNameTheOneThatAllWaitFor(t *testing.T)
 	}
 	defer run(t, Agent)()
 
-	b := client(t, s.URL())
-	defer b.Close()
+	b := bustest.Connect(t, s.URL())
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	done := make(chan struct{})

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 )
 
 // sender sends OTLP metrics as an agent does.
@@ -72,8 +73,7 @@ func steps(job string, rank int, first, last int64, compute func() float64) pmet
 // firstEvent waits for the first event on the bus.
 func firstEvent(t *testing.T, url string) (got *bus.Delivery) {
 	t.Helper()
-	b := client(t, url)
-	defer b.Close()
+	b := bustest.Connect(t, url)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	err := b.Events(ctx, "test", func(_ context.Context, d bus.Delivery) error {
@@ -88,8 +88,7 @@ func firstEvent(t *testing.T, url string) (got *bus.Delivery) {
 }
 
 func TestAGatewayNamesTheRankThatFellBehindOnTheBus(t *testing.T) {
-	s := server(t)
-	defer s.Stop()
+	s := bustest.Server(t)
 	surround(t, t.TempDir(), s.URL())
 	t.Setenv("PITCREW_NODE", "gw-0")
 	defer run(t, Gateway)()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 )
 
 // BenchmarkKernelLineToStoredEvent measures, over the whole agent and a real JetStream with file storage, from before a line is
@@ -23,11 +24,9 @@ func BenchmarkKernelLineToStoredEvent(b *testing.B) {
 }
 
 func latency(b *testing.B, pause time.Duration) {
-	s := server(b)
-	defer s.Stop()
+	s := bustest.Server(b)
 	kmsg := surround(b, b.TempDir(), s.URL())
-	c := client(b, s.URL())
-	defer c.Close()
+	c := bustest.Connect(b, s.URL())
 	defer run(b, Agent)()
 	f, err := os.OpenFile(kmsg, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {

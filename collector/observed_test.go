@@ -13,6 +13,7 @@ import (
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/receivers/process/proctest"
 )
 
@@ -27,8 +28,7 @@ func (holders) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (*
 }
 
 func TestTheAgentTellsOfAProcessOnAnothersGPUAndOfAPortThatGoesDown(t *testing.T) {
-	s := server(t)
-	defer s.Stop()
+	s := bustest.Server(t)
 	dir := t.TempDir()
 	surround(t, dir, s.URL())
 
@@ -73,8 +73,7 @@ func TestTheAgentTellsOfAProcessOnAnothersGPUAndOfAPortThatGoesDown(t *testing.T
 	for k, v := range map[string]string{"PITCREW_PROC": proc.Root, "PITCREW_CONTAINER_LOGS": logs, "PITCREW_SYS": filepath.Join(dir, "sys"), "PITCREW_POD_RESOURCES": socket} {
 		t.Setenv(k, v)
 	}
-	b := client(t, s.URL())
-	defer b.Close()
+	b := bustest.Connect(t, s.URL())
 	defer run(t, Agent)()
 	down := time.AfterFunc(2*time.Second, func() { put(filepath.Join(port, "state"), "1: DOWN") })
 	defer down.Stop()

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
 	"google.golang.org/grpc"
 
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/hook"
 )
 
@@ -43,7 +44,7 @@ func TestAnAgentTellsAGatewayWhatItsRanksRunAndOnWhat(t *testing.T) {
 	go func() { defer close(done); _ = receiver.Serve(at) }()
 	defer func() { receiver.Stop(); <-done }()
 
-	s := server(t) // the agent has something to say of a ring without a process, and would try for seconds
+	s := bustest.Server(t) // the agent has something to say of a ring without a process, and would try for seconds
 	defer s.Stop()
 	dir := t.TempDir()
 	surround(t, dir, s.URL())

@@ -10,11 +10,12 @@ import (
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/pitcrew/pitcrew/bus/bustest"
 )
 
 func TestAnAlertRuleOfTheGatewayIsAnEventOnTheBus(t *testing.T) {
-	s := server(t)
-	defer s.Stop()
+	s := bustest.Server(t)
 	surround(t, t.TempDir(), s.URL())
 	t.Setenv("PITCREW_NODE", "gw-0")
 	file := filepath.Join(t.TempDir(), "rules.yaml")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -80,13 +81,13 @@ func TestWhatTheStockReceiverScrapesOfAnotherMakersExporterIsAnEventOnTheBus(t *
 			e.change(t, c.well[0], c.well[1])
 			web := httptest.NewServer(e)
 			t.Cleanup(web.Close)
-			s := server(t)
+			s := bustest.Server(t)
 			defer s.Stop()
 			surround(t, t.TempDir(), s.URL())
 			t.Setenv("PITCREW_PROMETHEUS_INTERVAL", "0s")
 			t.Setenv(ScrapeEnv, "["+strings.TrimPrefix(web.URL, "http://")+"]")
 			t.Setenv("PITCREW_SCRAPE_INTERVAL", "100ms")
-			b := client(t, s.URL())
+			b := bustest.Connect(t, s.URL())
 			defer b.Close()
 			defer run(t, Agent)()
 

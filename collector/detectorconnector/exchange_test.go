@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/collector/extension/extensiontest"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/collector/statementsextension"
 )
 
@@ -56,19 +57,8 @@ func (l *learner) runs() int64 {
 }
 
 func TestAGatewayJudgesARunByWhatAnotherGatewaySaw(t *testing.T) {
-	srv, err := bus.StartServer(bus.ServerOptions{Port: -1, Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Stop)
-	people, err := bus.Connect(bus.Options{URL: srv.URL(), Cluster: "c"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(people.Close)
-	if err := people.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	srv := bustest.Server(t)
+	people := bustest.Connect(t, srv.URL())
 	file := filepath.Join(t.TempDir(), "classes")
 	alone := newLearner(t, file)
 	alone.run("job-1", gptWork, 300, 0.2)

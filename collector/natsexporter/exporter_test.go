@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/event"
 )
@@ -37,19 +38,6 @@ func server(t *testing.T, dir string, port int) *bus.Server {
 		t.Fatal(err)
 	}
 	return s
-}
-
-func client(t *testing.T, url string) *bus.Bus {
-	t.Helper()
-	b, err := bus.Connect(bus.Options{URL: url, Cluster: "c"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	if err := b.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 func config(url string) *Config {
@@ -156,7 +144,7 @@ func condition(t *testing.T, b *bus.Bus, key string, active bool) bus.Condition 
 func TestAFindingIsPublishedAndSetsItsCondition(t *testing.T) {
 	s := server(t, t.TempDir(), -1)
 	defer s.Stop()
-	b := client(t, s.URL())
+	b := bustest.Connect(t, s.URL())
 	x, end := start(t, exportertest.NewNopSettings(Type), config(s.URL()))
 	consume(t, x, record(t, fault(1), "xid/79 gpu/GPU-1", true, false))
 	if got := ids(t, b, 1); got[0] != fault(1).ID {
@@ -175,7 +163,7 @@ func TestAFindingIsPublishedAndSetsItsCondition(t *testing.T) {
 func TestWhatAGatewayFoundIsListedAndSetsNoNodesCondition(t *testing.T) {
 	s := server(t, t.TempDir(), -1)
 	defer s.Stop()
-	b := client(t, s.URL())
+	b := bustest.Connect(t, s.URL())
 	x, end := start(t, exportertest.NewNopSettings(Type), config(s.URL()))
 	defer end()
 	e := fault(1)
@@ -210,7 +198,7 @@ func TestWhatAGatewayFoundIsListedAndSetsNoNodesCondition(t *testing.T) {
 func TestHistoryIsAConditionAndNoEvent(t *testing.T) {
 	s := server(t, t.TempDir(), -1)
 	defer s.Stop()
-	b := client(t, s.URL())
+	b := bustest.Connect(t, s.URL())
 	x, end := start(t, exportertest.NewNopSettings(Type), config(s.URL()))
 	consume(t, x, record(t, fault(1), "xid/79 gpu/GPU-1", true, true))
 	condition(t, b, "xid/79 gpu/GPU-1", true)
@@ -251,7 +239,7 @@ func TestItStartsWithoutNatsSaysSoInOneLineAndLosesNothing(t *testing.T) {
 	s = server(t, dir, port) // NATS comes, then the agent again
 	defer s.Stop()
 	_, end = start(t, exportertest.NewNopSettings(Type), cfg)
-	if got := ids(t, client(t, url), 1); got[0] != fault(1).ID {
+	if got := ids(t, bustest.Connect(t, url), 1); got[0] != fault(1).ID {
 		t.Errorf("event %s after the restart, want %s", got[0], fault(1).ID)
 	}
 	end()
@@ -279,7 +267,7 @@ func TestASpoolThatCannotBeWrittenLeavesMemory(t *testing.T) {
 			x, end := start(t, exportertest.NewNopSettings(Type), cfg)
 			do(c.after)
 			consume(t, x, record(t, fault(1), "k", true, false))
-			if got := ids(t, client(t, s.URL()), 1); got[0] != fault(1).ID {
+			if got := ids(t, bustest.Connect(t, s.URL()), 1); got[0] != fault(1).ID {
 				t.Errorf("event %s, want %s", got[0], fault(1).ID)
 			}
 			end()

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/hook"
 	"github.com/pitcrew/pitcrew/hook/hooktest"
@@ -48,17 +49,8 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	srv, err := bus.StartServer(bus.ServerOptions{Port: -1, Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Stop)
-	b, err := bus.Connect(bus.Options{URL: srv.URL(), Cluster: "c"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	return &cluster{t: t, root: t.TempDir(), url: srv.URL(), bus: b}
+	srv := bustest.Server(t)
+	return &cluster{t: t, root: t.TempDir(), url: srv.URL(), bus: bustest.Connect(t, srv.URL())}
 }
 
 // pilot starts the extension; stop ends it, as an upgrade does.

@@ -86,3 +86,26 @@ func TestSeriesOfMadeUpGPUsAreBounded(t *testing.T) {
 		t.Errorf("%d series passed, at most %d should", n, maxSeries)
 	}
 }
+
+// So can the GPU that a rank says it uses.
+func TestRanksOfMadeUpGPUsAreBounded(t *testing.T) {
+	r := newRig(t, "a")
+	md := pmetric.NewMetrics()
+	m := md.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty().Metrics().AppendEmpty()
+	m.SetName(rankMetric)
+	ps := m.SetEmptyGauge().DataPoints()
+	for i := range maxSeries + 100 {
+		a := ps.AppendEmpty().Attributes()
+		a.PutStr("hw.id", fmt.Sprint("GPU-", i))
+		a.PutInt("pitcrew.rank", int64(i))
+		a.PutStr("k8s.pod.uid", "u")
+	}
+	r.passed(t, md)
+	if len(r.ranks) != maxSeries {
+		t.Errorf("%d GPUs' ranks are remembered, want %d", len(r.ranks), maxSeries)
+	}
+	ps.At(0).Attributes().PutInt("pitcrew.rank", 7)
+	if r.passed(t, md); r.ranks["GPU-0"].number != 7 {
+		t.Errorf("a GPU that is known has rank %d still", r.ranks["GPU-0"].number)
+	}
+}

@@ -185,6 +185,24 @@ func TestAContainersUseEndsWithIt(t *testing.T) {
 	}
 }
 
+// Of two values the one that nobody renews is no longer told; the other goes on.
+func TestAContainersUseIsNotOlderThanAMinute(t *testing.T) {
+	r := newRig(t)
+	r.kubelet.hold("main GPU-1")
+	r.ask(t)
+	both := used(map[string][2]float64{"GPU-1": {0.5, 100}})
+	if got := r.ofContainers(t, both); got[containerMemory+" main"] != 100 {
+		t.Fatalf("got %v", got)
+	}
+	both.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().RemoveIf(func(m pmetric.Metric) bool { return m.Name() == "hw.gpu.memory.usage" })
+	r.after(useFor)
+	r.ask(t)
+	got := r.ofContainers(t, both)
+	if _, told := got[containerMemory+" main"]; told || got[containerUtilization+" main"] != 0.5 {
+		t.Errorf("a minute later: %v", got)
+	}
+}
+
 func TestAGPUsSeriesNameTheJobAndTheDCGMNamesDoNot(t *testing.T) {
 	r := newRig(t)
 	r.directory.pods = []apiserver.Pod{{Namespace: "t", Name: "a", UID: "u", Job: &event.Job{APIVersion: "batch/v1", Kind: "Job", Name: "train"}}}

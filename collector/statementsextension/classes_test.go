@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 )
 
 // shelf keeps records of one gateway, as a store does.
@@ -94,11 +95,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 func TestGatewaysExchangeWhatTheyKeepAndOnlyWhatChanged(t *testing.T) {
-	srv, err := bus.StartServer(bus.ServerOptions{Port: -1, Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Stop)
+	srv := bustest.Server(t)
 	tel := componenttest.NewTelemetry()
 	t.Cleanup(func() { _ = tel.Shutdown(context.Background()) })
 	open := func(name string) *gateway {

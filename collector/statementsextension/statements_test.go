@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/detector/statement"
 )
 
@@ -31,19 +32,8 @@ type listener struct {
 
 func listen(t *testing.T) *listener {
 	t.Helper()
-	srv, err := bus.StartServer(bus.ServerOptions{Port: -1, Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Stop)
-	l := &listener{t: t, tel: componenttest.NewTelemetry(), heard: make(chan []bus.Statement, 64)}
-	if l.bus, err = bus.Connect(bus.Options{URL: srv.URL(), Cluster: "c"}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.bus.Close)
-	if err := l.bus.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	srv := bustest.Server(t)
+	l := &listener{t: t, tel: componenttest.NewTelemetry(), heard: make(chan []bus.Statement, 64), bus: bustest.Connect(t, srv.URL())}
 	cfg := NewFactory().CreateDefaultConfig().(*Config)
 	cfg.URL, cfg.Cluster, cfg.Node = srv.URL(), "c", "gw-0"
 	set := extensiontest.NewNopSettings(Type)

@@ -21,6 +21,7 @@ import (
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/hook/hooktest"
 	"github.com/pitcrew/pitcrew/sandbox/freeport"
@@ -99,18 +100,8 @@ func startNode(t testing.TB, env ...string) *node {
 	t.Cleanup(func() { _ = n.kmsg.Close() })
 	socket := filepath.Join(n.dir, "kubelet.sock")
 	n.kubelet = serveKubelet(t, socket)
-	server, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Port: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Stop)
-	if n.bus, err = bus.Connect(bus.Options{URL: server.URL(), Cluster: "c"}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(n.bus.Close)
-	if err := n.bus.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	server := bustest.Server(t)
+	n.bus = bustest.Connect(t, server.URL())
 	common := append([]string{
 		"PITCREW_NATS=" + server.URL(), "PITCREW_CLUSTER=c", "PITCREW_NODE=node-a", "PITCREW_KMSG=" + n.kmsg.Name(),
 		"PITCREW_RUN_DIR=" + filepath.Join(n.dir, "run"), "PITCREW_STATE_DIR=" + filepath.Join(n.dir, "state"),

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -22,20 +23,8 @@ type desk struct {
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
-	s, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Port: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	b, err := bus.Connect(bus.Options{URL: s.URL(), Cluster: "c"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	if err := b.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return &desk{t: t, url: s.URL(), bus: b}
+	s := bustest.Server(t)
+	return &desk{t: t, url: s.URL(), bus: bustest.Connect(t, s.URL())}
 }
 
 func (d *desk) stands(node, key string, severity event.Severity, active bool) {

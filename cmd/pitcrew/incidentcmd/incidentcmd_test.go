@@ -8,26 +8,15 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 )
 
 func newBus(t *testing.T) (*bus.Bus, func(args ...string) (string, error)) {
 	t.Helper()
-	s, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Port: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	b, err := bus.Connect(bus.Options{URL: s.URL(), Cluster: "c"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	if err := b.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return b, func(args ...string) (string, error) {
+	s := bustest.Server(t)
+	return bustest.Connect(t, s.URL()), func(args ...string) (string, error) {
 		c := Command()
 		var out bytes.Buffer
 		c.SetOut(&out)

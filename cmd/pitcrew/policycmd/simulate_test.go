@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/bus/bustest"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -75,19 +75,8 @@ func TestAWeekIsSimulatedAndHeldAgainstWhatPeopleDid(t *testing.T) {
 }
 
 func TestASimulationReadsTheBusFromWhereItIsTold(t *testing.T) {
-	s, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Port: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Stop()
-	b, err := bus.Connect(bus.Options{URL: s.URL(), Cluster: "c"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	if err := b.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := bustest.Server(t)
+	b := bustest.Connect(t, s.URL())
 	p, err := b.NewPublisher("", nil)
 	if err != nil {
 		t.Fatal(err)
