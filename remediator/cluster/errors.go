@@ -17,6 +17,7 @@ var (
 	ErrNotFound    = errors.New("the object does not exist")
 	ErrConflict    = errors.New("the object kept changing; read it again and decide anew")
 	ErrBudget      = errors.New("a PodDisruptionBudget forbids the eviction")
+	ErrFails       = errors.New("the Job would end by the eviction")
 	ErrFinished    = errors.New("the pod has already ended by itself")
 	ErrForbidden   = errors.New("the API server forbids it; compare the account's rights with deploy/rbac.yaml")
 	ErrUnsupported = errors.New("this kind of workload cannot be restarted by Pitcrew")

@@ -13,19 +13,33 @@ import (
 
 // MayReplace asks whether all of these pods could be evicted now, one right after the other, and changes nothing: each by an eviction that is
 // a dry run, and all together by what their budgets have left, since dry runs do not add up. ErrBudget: a PodDisruptionBudget forbids it, and
-// the error says which. A pod that has gone, is going, or is to be deleted by force needs nobody's leave.
+// the error says which. ErrFails: without FastReplace one of their Jobs would end by it. A pod that has gone or is going needs nobody's leave,
+// and one that is to be deleted by force only that of its Job.
 func (c *Cluster) MayReplace(ctx context.Context, pods []Member, o RecreateOptions) error {
-	var healthy []*corev1.Pod
+	var healthy, gone []*corev1.Pod
 	for _, m := range pods {
 		if o.Force != nil && o.Force(m) {
+			if pod, err := c.getPod(ctx, m.Namespace, m.Pod); err == nil && string(pod.UID) == m.PodUID && !ended(pod) {
+				gone = append(gone, pod)
+			} else if err != nil && !apierrors.IsNotFound(err) {
+				return wrap("ask whether pod "+m.String()+" may go", err)
+			}
 			continue
 		}
 		pod, err := c.mayEvict(ctx, m, ReplaceOptions{Incident: o.Incident, GraceSeconds: o.GraceSeconds})
 		if err != nil {
 			return err
 		}
+		if pod != nil {
+			gone = append(gone, pod)
+		}
 		if pod != nil && isReady(pod) { // the eviction of any other takes nothing from a budget
 			healthy = append(healthy, pod)
+		}
+	}
+	if !o.FastReplace {
+		if err := c.outlives(ctx, gone); err != nil {
+			return err
 		}
 	}
 	if len(healthy) < 2 {

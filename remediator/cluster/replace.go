@@ -47,7 +47,8 @@ const podTries = 5
 // process: the pod is read live first, and the eviction holds only for the very version of the pod that was read, so a pod that ended
 // meanwhile is not evicted, and of two evictions, one of them late, only one has an effect.
 //
-// ErrStale: a pod of that name has another UID. ErrFinished: it ended by itself. ErrBudget: a PodDisruptionBudget forbids it. After these,
+// ErrStale: a pod of that name has another UID. ErrFinished: it ended by itself. ErrBudget: a PodDisruptionBudget forbids it. ErrFails: without
+// FastReplace its Job would end by it. After these,
 // and after every other error that FastReplace can meet, the finalizer is back on the pod; where even that failed, the error says so and
 // RepairFinalizers or the next ReplacePod sets it right.
 func (c *Cluster) ReplacePod(ctx context.Context, m Member, o ReplaceOptions) (Outcome, error) {
@@ -126,6 +127,11 @@ func (r *replacement) try(ctx context.Context) (Outcome, error) {
 func (r *replacement) prepare(ctx context.Context, pod *corev1.Pod) error {
 	if r.intended {
 		return nil
+	}
+	if !r.o.FastReplace {
+		if err := r.outlives(ctx, []*corev1.Pod{pod}); err != nil {
+			return fmt.Errorf("%s: %w", r.op, err)
+		}
 	}
 	if r.o.FastReplace && !r.o.Force {
 		if err := r.evict(ctx, pod, true); err != nil && !apierrors.IsConflict(err) {

@@ -33,7 +33,23 @@ func (d *driver) leave(ctx context.Context, g *cluster.Gang, i Incident) error {
 	return d.e.Cluster.MayReplace(ctx, leaving, d.recreation(ctx, i))
 }
 
-// waitForLeave holds the incident, before ranks are made to save, until no budget stands against the move. It is not when it has closed.
+// forbidden are the refusals that a person can end, with the words for a wait before anything is stopped, and for one midway.
+type forbidden struct {
+	by        error
+	all, rest string
+}
+
+var forbiddens = []forbidden{{cluster.ErrBudget, waitBudget, waitRest}, {cluster.ErrFails, waitFails, waitFailRest}}
+
+func forbids(err error) *forbidden {
+	k := slices.IndexFunc(forbiddens, func(f forbidden) bool { return errors.Is(err, f.by) })
+	if k < 0 {
+		return nil
+	}
+	return &forbiddens[k]
+}
+
+// waitForLeave holds the incident, before ranks are made to save, until no budget and no Job's limit stands against the move. It is not when it has closed.
 func (d *driver) waitForLeave(ctx context.Context) (bool, error) {
 	err := d.until(ctx, waitForever, askEvery, func() (bool, error) {
 		g, ok, err := d.gang(ctx)
@@ -41,8 +57,8 @@ func (d *driver) waitForLeave(ctx context.Context) (bool, error) {
 			return !ok, err
 		}
 		err = d.leave(ctx, g, d.snapshot())
-		if errors.Is(err, cluster.ErrBudget) {
-			return false, d.waits(ctx, waitBudget, err.Error())
+		if what := forbids(err); what != nil {
+			return false, d.waits(ctx, what.all, err.Error())
 		}
 		return true, err
 	})

@@ -11,33 +11,45 @@ import (
 
 var errBudget = fmt.Errorf("%w: namespace ml: The disruption budget train needs 2 healthy pods and has 2 currently", cluster.ErrBudget)
 
-func (s *stage) forbid(on bool) {
+var errFails = fmt.Errorf("%w: Job ml/train: an eviction counts as a failure; it has 0, 1 would be added, and its backoffLimit is 0", cluster.ErrFails)
+
+// forbid lets nothing be evicted, until it is called with nil.
+func (s *stage) forbid(by error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.budget = nil
-	if on {
-		s.budget = func() error { return errBudget }
+	if by != nil {
+		s.budget = func() error { return by }
 	}
 }
 
-func TestARefusalByADisruptionBudgetCostsTheJobNothing(t *testing.T) {
-	for _, path := range []string{launcherPath, recreatePath} {
-		for _, from := range []State{Detected, Checkpointed, Placed} { // when the budget comes to forbid it
-			t.Run(path+"/"+string(from), func(t *testing.T) {
+func TestARefusalByADisruptionBudgetOrTheJobsLimitCostsTheJobNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		path     string
+		by       error
+		is, says string
+	}{
+		"launcher":           {launcherPath, errBudget, waitBudget, "namespace ml: The disruption budget train needs 2 healthy pods"},
+		"recreate":           {recreatePath, errBudget, waitBudget, "namespace ml: The disruption budget train needs 2 healthy pods"},
+		"launcher, by limit": {launcherPath, errFails, waitFails, "Job ml/train: an eviction counts as a failure; it has 0"},
+	} {
+		path := c.path
+		for _, from := range []State{Detected, Checkpointed, Placed} { // when it comes to be forbidden
+			t.Run(name+"/"+string(from), func(t *testing.T) {
 				on(t, func(s *stage) {
 					s.gangs["job-train"].Launcher = path == launcherPath
 					if from == Detected {
-						s.forbid(true)
+						s.forbid(c.by)
 					}
 					s.e.Stepped = func(i *Incident) {
 						if i.State == from && i.Round == 1 {
-							s.forbid(true)
+							s.forbid(c.by)
 						}
 					}
 					s.says(at("gpu/row-remap", "n1"))
 					time.Sleep(10 * time.Minute)
 					i := s.only()
-					if !i.Open() || !i.NeedsPerson() || !strings.Contains(i.Waiting, "namespace ml: The disruption budget train needs 2 healthy pods") {
+					if !i.Open() || !i.NeedsPerson() || !strings.HasPrefix(i.Waiting, c.is) || !strings.Contains(i.Waiting, c.says) {
 						t.Fatalf("%s, waiting %q", i.State, i.Waiting)
 					}
 					s.mu.Lock()
@@ -45,7 +57,7 @@ func TestARefusalByADisruptionBudgetCostsTheJobNothing(t *testing.T) {
 						t.Errorf("attempts %v, holding %v, members %+v, asked %d times, %d notes", s.attempts.values, s.holding, s.gangs["job-train"].Members, s.asked, len(i.Notes))
 					}
 					s.mu.Unlock()
-					s.forbid(false)
+					s.forbid(nil)
 					i = s.closes(time.Minute, Recovered)
 					s.wantOnce()
 					if *i.LostSteps != 0 || i.Restarts != 1 {
@@ -57,24 +69,26 @@ func TestARefusalByADisruptionBudgetCostsTheJobNothing(t *testing.T) {
 	}
 }
 
-// Between the dry run and the eviction a budget can still change its mind. The attempt is begun then, and is finished when it may be.
-func TestABudgetThatForbidsItAfterAllIsWaitedForAndAskedNoMore(t *testing.T) {
-	on(t, func(s *stage) {
-		s.attempts.stored = func(job string) {
-			delete(s.holding, job)
-			s.budget = func() error { return errBudget }
-			s.attempts.stored = nil
-		}
-		s.says(at("gpu/row-remap", "n1"))
-		time.Sleep(time.Minute)
-		if i := s.only(); i.State != Placed || i.Round != 1 || !i.NeedsPerson() || !strings.Contains(i.Waiting, "The disruption budget train") {
-			t.Fatalf("%s, round %d, waiting %q", i.State, i.Round, i.Waiting)
-		}
-		s.forbid(false)
-		if i := s.closes(time.Minute, Recovered); i.Restarts != 1 || i.Attempt != 1 {
-			t.Errorf("%d restarts, attempt %d", i.Restarts, i.Attempt)
-		}
-	})
+// Between the question and the eviction a budget can still change its mind, and a Job can lose other pods. The attempt is begun then, and is finished when it may be.
+func TestWhatForbidsItAfterAllIsWaitedForAndAskedNoMore(t *testing.T) {
+	for begins, by := range map[string]error{waitRest: errBudget, waitFailRest: errFails} {
+		on(t, func(s *stage) {
+			s.attempts.stored = func(job string) {
+				delete(s.holding, job)
+				s.budget = func() error { return by }
+				s.attempts.stored = nil
+			}
+			s.says(at("gpu/row-remap", "n1"))
+			time.Sleep(time.Minute)
+			if i := s.only(); i.State != Placed || i.Round != 1 || !i.NeedsPerson() || !strings.HasPrefix(i.Waiting, begins) || i.remedy() == "" {
+				t.Fatalf("%s, round %d, waiting %q", i.State, i.Round, i.Waiting)
+			}
+			s.forbid(nil)
+			if i := s.closes(time.Minute, Recovered); i.Restarts != 1 || i.Attempt != 1 {
+				t.Errorf("%d restarts, attempt %d", i.Restarts, i.Attempt)
+			}
+		})
+	}
 }
 
 // The budget took two pods for one when it was asked. Each goes once, when it may, and a person is told meanwhile.
@@ -98,7 +112,7 @@ func TestAGangThatABudgetLetsGoOneByOneIsRecreatedToItsEnd(t *testing.T) {
 
 func TestAPodOnALostNodeNeedsNobodysLeave(t *testing.T) {
 	on(t, func(s *stage) {
-		s.forbid(true)
+		s.forbid(errBudget)
 		s.mu.Lock()
 		s.kubelets["n1"] = cluster.ErrSilent
 		s.mu.Unlock()

@@ -36,10 +36,11 @@ func (d *driver) restart(ctx context.Context) error {
 		d.letGo(ctx, i)
 		return d.again(ctx, why, 0)
 	}
-	if err := d.leave(ctx, g, i); errors.Is(err, cluster.ErrBudget) {
-		d.letGo(ctx, i)
-		return d.again(ctx, waitBudget+err.Error(), 0)
-	} else if err != nil {
+	if err := d.leave(ctx, g, i); err != nil {
+		if what := forbids(err); what != nil {
+			d.letGo(ctx, i)
+			return d.again(ctx, what.all+err.Error(), 0)
+		}
 		return err
 	}
 	if i.Path != launcherPath {
@@ -65,13 +66,13 @@ func (d *driver) restart(ctx context.Context) error {
 	})
 }
 
-// halfway waits where a budget changed its mind when the first pods had gone: each pod that it lets go is one more that can come back, and
+// halfway waits where a budget, or a Job that other pods failed of meanwhile, changed its mind when the first pods had gone: each pod that it lets go is one more that can come back, and
 // what it does not let go is not taken.
 func (d *driver) halfway(ctx context.Context, err error) error {
-	if !errors.Is(err, cluster.ErrBudget) {
-		return err
+	if what := forbids(err); what != nil {
+		return d.standsBy(ctx, what.rest, err.Error(), 4*retryWait)
 	}
-	return d.standsBy(ctx, waitRest, err.Error(), 4*retryWait)
+	return err
 }
 
 // errBroken says that an attempt cannot come about any more, whatever is waited for.

@@ -131,6 +131,8 @@ var remedies = []struct{ begins, how string }{
 	{waitNode, "a node of the same class becoming free, mended or uncordoned"},
 	{waitBudget, "the budget allowing it, or being changed"},
 	{waitRest, "the budget allowing it, or being changed; the job is down until then"},
+	{waitFails, "the Job's backoffLimit being raised, which it takes while it runs; fastReplace in the rule counts no failure, from the next incident on"},
+	{waitFailRest, "the Job's backoffLimit being raised, which it takes while it runs; the job is down until then"},
 }
 
 func (i Incident) remedy() string {

@@ -68,6 +68,7 @@ func TestEachWaitThatAPersonCanEndSaysHow(t *testing.T) {
 		waitNode + "; nothing is stopped. 3 too-far":     {"no equivalent node is free", "mended or uncordoned"},
 		waitBudget + "pdb train/llm":                     {"a PodDisruptionBudget forbids it", "budget"},
 		waitRest + "pdb train/llm":                       {"a PodDisruptionBudget forbids the rest", "the job is down"},
+		waitFails + "Job train/llm":                      {"the Job would end by the eviction", "backoffLimit"},
 		waitTurn + "max-concurrent-incidents (2 of 2)":   {"its turn: max-concurrent-incidents", ""},
 		"the API server":                                 {"the API server", ""},
 		waitGuard + "kill-switch: refuses (on), why: so": {"guard kill-switch", "`pitcrew resume`"},

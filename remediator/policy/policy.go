@@ -114,7 +114,7 @@ type With struct {
 	Placement   Placement `json:"placement,omitempty" jsonschema_description:"equivalent: a node of the same class, not farther from the gang than the one it replaces. same-node: where it was. any: any node of the same class with room."`
 	MaxTierLoss int       `json:"maxTierLoss,omitempty" jsonschema:"minimum=0,default=0" jsonschema_description:"How many topology tiers farther an equivalent node may be; 0 is strict."`
 	MaxPerJob   int       `json:"maxPerJob,omitempty" jsonschema:"minimum=1,default=3" jsonschema_description:"Restarts of one job within 24 hours."`
-	FastReplace bool      `json:"fastReplace,omitempty" jsonschema:"default=false" jsonschema_description:"Allow lifting the Job controller's finalizer, so that one pod is replaced without its back-off of 10 s and more."`
+	FastReplace bool      `json:"fastReplace,omitempty" jsonschema:"default=false" jsonschema_description:"Allow lifting the Job controller's finalizer, so that one pod is replaced without its back-off of 10 s and more, and no failure is counted against backoffLimit."`
 }
 
 // DefaultMaxPerJob is how often one job is restarted within 24 hours where a policy says nothing.
