@@ -37,6 +37,7 @@ require (
 	go.opentelemetry.io/collector/confmap/provider/yamlprovider v1.58.0
 	go.opentelemetry.io/collector/connector v0.152.0
 	go.opentelemetry.io/collector/connector/connectortest v0.152.0
+	go.opentelemetry.io/collector/connector/forwardconnector v0.149.0
 	go.opentelemetry.io/collector/consumer v1.58.0
 	go.opentelemetry.io/collector/consumer/consumererror v0.152.0
 	go.opentelemetry.io/collector/consumer/consumertest v0.152.0

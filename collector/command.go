@@ -168,5 +168,8 @@ func version() string {
 	return "devel"
 }
 
-// socket is where the agent takes OTLP.
-func socket() string { return filepath.Join(os.Getenv("PITCREW_RUN_DIR"), "otlp.sock") }
+// sockets are where the agent takes OTLP: from the DCGM process, and from training processes.
+func sockets() []string {
+	run := os.Getenv("PITCREW_RUN_DIR")
+	return []string{filepath.Join(run, "otlp.sock"), filepath.Join(run, "training", "otlp.sock")}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"go.opentelemetry.io/collector/connector"
+	"go.opentelemetry.io/collector/connector/forwardconnector"
 	"go.opentelemetry.io/collector/exporter"
 	"go.opentelemetry.io/collector/exporter/debugexporter"
 	"go.opentelemetry.io/collector/exporter/otlpexporter"
@@ -60,6 +61,7 @@ func processors() []processor.Factory {
 func connectors() []connector.Factory {
 	return append([]connector.Factory{
 		detectorconnector.NewFactory(),
+		forwardconnector.NewFactory(),
 	}, onDemand().connectors...)
 }
 

@@ -12,10 +12,14 @@ import (
 	"time"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/plog"
+	"go.opentelemetry.io/collector/pdata/plog/plogotlp"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
 
 func TestWhatMegatronTellsOverOTLPIsServedUnderOurNames(t *testing.T) {
@@ -25,7 +29,7 @@ func TestWhatMegatronTellsOverOTLPIsServedUnderOurNames(t *testing.T) {
 	t.Setenv("PITCREW_PEAK_TFLOPS", "989")
 	defer run(t, Agent)()
 
-	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "run", "otlp.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "run", "training", "otlp.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,6 +47,9 @@ func TestWhatMegatronTellsOverOTLPIsServedUnderOurNames(t *testing.T) {
 		p.SetDoubleValue(v)
 		p.SetTimestamp(now)
 	}
+	forged := ms.AppendEmpty()
+	forged.SetName("pitcrew.gpu.health")
+	forged.SetEmptyGauge().DataPoints().AppendEmpty().SetTimestamp(now)
 	m := ms.AppendEmpty()
 	m.SetName("megatron.training.step_duration_ms")
 	h := m.SetEmptyHistogram()
@@ -53,6 +60,11 @@ func TestWhatMegatronTellsOverOTLPIsServedUnderOurNames(t *testing.T) {
 	p.SetTimestamp(now)
 	if _, err := pmetricotlp.NewGRPCClient(conn).Export(context.Background(), pmetricotlp.NewExportRequestFromMetrics(md)); err != nil {
 		t.Fatal(err)
+	}
+	ld := plog.NewLogs()
+	ld.ResourceLogs().AppendEmpty().ScopeLogs().AppendEmpty().LogRecords().AppendEmpty().SetEventName("pitcrew.kernel.xid")
+	if _, err := plogotlp.NewGRPCClient(conn).Export(context.Background(), plogotlp.NewExportRequestFromLogs(ld)); status.Code(err) != codes.Unimplemented {
+		t.Errorf("a training process may tell of the kernel's log: %v", err)
 	}
 
 	want := map[string]string{"pitcrew_train_loss": "2.5", "pitcrew_train_mfu": "0.5", "pitcrew_train_step_duration_seconds": "0.25", "megatron_training_loss": "2.5"}
@@ -68,6 +80,9 @@ func TestWhatMegatronTellsOverOTLPIsServedUnderOurNames(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not served: %v\n%s", want, page)
 		}
+	}
+	if strings.Contains(scrape(t), "pitcrew_gpu_health") {
+		t.Error("a training process may tell of a GPU")
 	}
 }
 

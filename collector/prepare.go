@@ -70,7 +70,15 @@ func Prepare(m Mode) error {
 			return err
 		}
 	}
-	return clearSocket(socket())
+	for _, s := range sockets() {
+		if err := os.MkdirAll(filepath.Dir(s), 0o755); err != nil {
+			return fmt.Errorf("folder of a socket, below PITCREW_RUN_DIR: %w", err)
+		}
+		if err := clearSocket(s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ClassesEnv names the file in which a gateway keeps what it learnt of workloads; set to nothing: none.

@@ -35,13 +35,11 @@ func NewFactory() processor.Factory {
 		processor.WithMetrics(func(ctx context.Context, set processor.Settings, cfg component.Config, next consumer.Metrics) (processor.Metrics, error) {
 			t := newTranslator(cfg.(*Config).PeakTFLOPS)
 			return processorhelper.NewMetrics(ctx, set, cfg, next, func(_ context.Context, md pmetric.Metrics) (pmetric.Metrics, error) {
-				if !concerns(md) {
-					return md, nil
+				if keep(md); md.MetricCount() == 0 {
+					return md, processorhelper.ErrSkipProcessingData
 				}
-				own := pmetric.NewMetrics() // nearly all that passes is no concern of this processor, and is shared with others
-				md.CopyTo(own)
-				t.translate(own)
-				return own, nil
-			}, processorhelper.WithCapabilities(consumer.Capabilities{}))
+				t.translate(md)
+				return md, nil
+			}, processorhelper.WithCapabilities(consumer.Capabilities{MutatesData: true}))
 		}, component.StabilityLevelAlpha))
 }

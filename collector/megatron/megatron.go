@@ -103,18 +103,15 @@ func newTranslator(peak float64) *translator {
 	return &translator{peak: peak, last: map[string]sums{}}
 }
 
-// concerns says whether anything in it is Megatron-Core's.
-func concerns(md pmetric.Metrics) bool {
-	for _, rm := range md.ResourceMetrics().All() {
-		for _, sm := range rm.ScopeMetrics().All() {
-			for _, m := range sm.Metrics().All() {
-				if strings.HasPrefix(m.Name(), "megatron.") {
-					return true
-				}
-			}
-		}
-	}
-	return false
+// keep leaves Megatron-Core's metrics: a training process may speak of its training, and of no GPU.
+func keep(md pmetric.Metrics) {
+	md.ResourceMetrics().RemoveIf(func(rm pmetric.ResourceMetrics) bool {
+		rm.ScopeMetrics().RemoveIf(func(sm pmetric.ScopeMetrics) bool {
+			sm.Metrics().RemoveIf(func(m pmetric.Metric) bool { return !strings.HasPrefix(m.Name(), "megatron.") })
+			return sm.Metrics().Len() == 0
+		})
+		return rm.ScopeMetrics().Len() == 0
+	})
 }
 
 // translate adds to each resource what it tells under Pitcrew's names.
