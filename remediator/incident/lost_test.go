@@ -20,6 +20,7 @@ func TestTheNextAttemptIsNewerThanBothTheRecordAndWhatRuns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			on(t, func(s *stage) {
+				s.mu.Lock()
 				g := s.gangs["job-train"]
 				g.attempt = c.runs
 				has := func(attempt int) {
@@ -30,6 +31,7 @@ func TestTheNextAttemptIsNewerThanBothTheRecordAndWhatRuns(t *testing.T) {
 					has(c.record)
 				}
 				s.mute = c.record > c.runs // its ranks wait to begin
+				s.mu.Unlock()
 				s.e.Stepped = func(i *Incident) {
 					s.mu.Lock()
 					defer s.mu.Unlock()
