@@ -60,12 +60,12 @@ const MaxBytes = 256 << 10
 
 // Event is one statement about one target.
 type Event struct {
-	ID      string    // deterministic, see NewID; also the JetStream message id
-	Source  string    // //<cluster>/node/<node>/<receiver or detector>
-	Type    Type      // what sort of statement
-	Subject string    // what it is about, most specific first, see Target.Subject
-	Time    time.Time // when it happened at the source, not when it was read
-	Data    Data
+	ID      string    `json:"id"`      // deterministic, see NewID; also the JetStream message id
+	Source  string    `json:"source"`  // //<cluster>/node/<node>/<receiver or detector>
+	Type    Type      `json:"type"`    // what sort of statement
+	Subject string    `json:"subject"` // what it is about, most specific first, see Target.Subject
+	Time    time.Time `json:"time"`    // when it happened at the source, not when it was read
+	Data    Data      `json:"data"`
 }
 
 // Data is the finding.

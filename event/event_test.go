@@ -7,6 +7,8 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -160,4 +162,17 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("invalid JSON: %s", again)
 		}
 	})
+}
+
+func TestAnEventInsideARecordIsSpelledAsTheRestAndOlderRecordsAreStillRead(t *testing.T) {
+	e := Event{ID: "1", Source: "s", Type: Fault, Subject: "gpu", Time: time.Unix(7, 0).UTC(), Data: Data{Severity: Fatal}}
+	raw, err := json.Marshal(e)
+	if err != nil || !strings.HasPrefix(string(raw), `{"id":"1","source":"s","type":"`) {
+		t.Errorf("%s, %v", raw, err)
+	}
+	var old Event
+	err = json.Unmarshal([]byte(strings.NewReplacer(`"id"`, `"ID"`, `"source"`, `"Source"`, `"type"`, `"Type"`, `"subject"`, `"Subject"`, `"time"`, `"Time"`, `"data"`, `"Data"`).Replace(string(raw))), &old)
+	if err != nil || !reflect.DeepEqual(old, e) {
+		t.Errorf("read %+v, %v", old, err)
+	}
 }
