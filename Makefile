@@ -86,9 +86,16 @@ bench-detector: ## quality of detection on recorded runs; DATA=folder with train
 	@test -n "$(DATA)" || { echo "bench-detector: say where the recorded runs are: make bench-detector DATA=folder"; exit 1; }
 	go run ./detector/bench/cmd/detectorbench -data $(DATA)
 
+# atheris from PyPI, for the fuzz target in Python.
+FUZZ := $(CACHE)/fuzz
+$(FUZZ)/ready:
+	python3 -m venv --clear $(FUZZ)
+	$(FUZZ)/bin/python3 -m pip install -q --disable-pip-version-check atheris
+	touch $@
+
 FUZZTIME ?= 60s
-fuzz: ## each fuzz target for FUZZTIME; FUZZFLAGS="-parallel 1" leaves processors to others
-	sandbox/fuzz.sh $(FUZZTIME) $(FUZZFLAGS)
+fuzz: $(FUZZ)/ready ## each fuzz target for FUZZTIME; FUZZFLAGS="-parallel 1" leaves processors to others
+	FUZZ_PYTHON=$(FUZZ)/bin/python3 sandbox/fuzz.sh $(FUZZTIME) $(FUZZFLAGS)
 
 clean: ## what builds and benchmarks left here; the cache stays
 	rm -rf bin bench/out

@@ -47,7 +47,7 @@ def groups_in(dump):
             name, desc = names[id]
         elif len(status) == len(config) == 1:  # without entries nothing else joins the two
             name, about = next(iter(config.items()))
-            desc = _text(about.get("desc")) if isinstance(about, dict) else ""
+            name, desc = _text(name), _text(about.get("desc")) if isinstance(about, dict) else ""
         else:
             continue
         found[name] = {
