@@ -55,6 +55,7 @@ test-full: test $(TORCH)/ready ## test, then the builds of gateways and of other
 	go test -tags $(TAGS),gateway,$(SCRAPE) ./collector
 	PITCREW_TEST_FULL=1 go test -tags $(TAGS) -run Throttles ./sandbox/agentbench
 	PITCREW_TEST_FULL=1 go test -tags $(TAGS) -run Enforces ./deploy
+	PITCREW_TEST_FULL=1 go test -tags $(TAGS) -run RealRing ./receivers/xidreceiver # overwrites this machine's kernel log: nothing else beside it
 	$(TORCH)/bin/python3 -c 'import torch; print("torch", torch.__version__)'
 	$(TORCH)/bin/python3 -m pytest -q python/tests
 	$(MAKE) fuzz
