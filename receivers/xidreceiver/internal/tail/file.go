@@ -17,13 +17,20 @@ import (
 // was truncated and written again to more than its old length.
 const printSize = 64
 
+// content is an open file.
+type content interface {
+	io.ReaderAt
+	io.Closer
+	Stat() (os.FileInfo, error)
+}
+
 // file reads a regular file as others append to it.
 type file struct {
 	ctx     context.Context
 	name    string // as it was asked for
 	path    string // without links
 	dir     os.FileInfo
-	f       *os.File
+	f       content
 	offset  int64
 	print   []byte // the first bytes read, at most printSize
 	watch   *fsnotify.Watcher

@@ -121,6 +121,50 @@ func TestALogThatMovedFromUnderTheWatchIsFoundOut(t *testing.T) {
 	})
 }
 
+// growing is a file to which something is written right after the next look at its size.
+type growing struct {
+	content
+	grow func()
+}
+
+func (g *growing) Stat() (os.FileInfo, error) {
+	info, err := g.content.Stat()
+	if grow := g.grow; grow != nil {
+		g.grow = nil
+		grow()
+	}
+	return info, err
+}
+
+func TestALineWrittenWhileAReplacedFileIsLookedAtIsRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kmsg")
+	must(t, os.WriteFile(path, []byte("one\n"), 0o600))
+	w, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	must(t, err)
+	defer w.Close()
+	s, err := openFile(t.Context(), path)
+	must(t, err)
+	defer s.Close()
+	next := func(want string, wanted error) {
+		t.Helper()
+		if line, err := s.Next(time.Now().Add(10 * time.Second)); string(line) != want || !errors.Is(err, wanted) {
+			t.Fatalf("%q, %v; want %q, %v", line, err, want, wanted)
+		}
+	}
+	next("one", nil)
+	next("", ErrCaughtUp)
+	late := &growing{s.f, func() { _, err := w.WriteString("late\n"); must(t, err) }}
+	s.f, s.suspect = late, true
+	must(t, os.WriteFile(path+".new", []byte("new\n"), 0o600))
+	must(t, os.Rename(path+".new", path))
+	next("late", nil)
+	next("", ErrRestarted)
+	next("new", nil)
+	if late.grow != nil {
+		t.Error("the size was not looked at")
+	}
+}
+
 // ended reads until the source says that it is of no more use, or begins anew.
 func ended(t *testing.T, path string, move func()) {
 	t.Helper()
