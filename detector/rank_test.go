@@ -140,6 +140,30 @@ func TestAStoppedRankIsHungAndNotAlsoStalled(t *testing.T) {
 	want(t, e.Rank(sample(0, last+6, 21, 0.1)), "-rank/hung")
 }
 
+// What comes by the second door says how long steps took and nothing of now, and may be of anybody.
+func TestDurationsAloneNeitherHideAHangNorTeachALimitNorWakeTheDead(t *testing.T) {
+	e := engine(t)
+	alone := func(s, duration float64) {
+		t.Helper()
+		r := sample(0, s, -1, math.NaN())
+		r.HeartbeatAge, r.Section, r.Durations = math.NaN(), -1, []float64{duration, duration, duration, duration}
+		want(t, e.Rank(r))
+	}
+	last := train(t, e, 0, 1, 20)
+	alone(last+0.1, 900)
+	hung := sample(0, last+1.4, 20, 1.4)
+	hung.HeartbeatAge = 1.4
+	want(t, e.Rank(hung))
+	alone(last+1.5, 900)
+	hung.Time, hung.StepAge, hung.HeartbeatAge = at(last+1.6), 1.6, 1.6
+	want(t, e.Rank(hung), "+rank/hung critical")
+
+	want(t, e.Exit(exit(last+2, 1)), "-~rank/hung", "+rank/dead fatal")
+	alone(last+9, 900)
+	hung.Time, hung.StepAge, hung.HeartbeatAge = at(last+10), 10, 10 // the ring of the dead
+	want(t, e.Rank(hung))
+}
+
 func TestARankHangsSinceItsLastSignOfLife(t *testing.T) {
 	for name, c := range map[string]struct{ step, beat, began float64 }{ // ages, seconds
 		"it stepped last":                     {1.6, 1.7, 1.6},

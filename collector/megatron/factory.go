@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"time"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/consumer"
@@ -33,7 +34,7 @@ func (c *Config) Validate() error {
 func NewFactory() processor.Factory {
 	return processor.NewFactory(Type, func() component.Config { return &Config{} },
 		processor.WithMetrics(func(ctx context.Context, set processor.Settings, cfg component.Config, next consumer.Metrics) (processor.Metrics, error) {
-			t := newTranslator(cfg.(*Config).PeakTFLOPS)
+			t := newTranslator(cfg.(*Config).PeakTFLOPS, time.Now)
 			return processorhelper.NewMetrics(ctx, set, cfg, next, func(_ context.Context, md pmetric.Metrics) (pmetric.Metrics, error) {
 				if keep(md); md.MetricCount() == 0 {
 					return md, processorhelper.ErrSkipProcessingData

@@ -1,6 +1,7 @@
 package megatron
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"math"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
@@ -94,18 +96,29 @@ type sums struct {
 
 type translator struct {
 	peak float64 // FLOP/s in tera
+	now  func() time.Time
 
 	mu   sync.Mutex
-	last map[string]sums
+	last map[[sha256.Size]byte]sums
 }
 
-func newTranslator(peak float64) *translator {
-	return &translator{peak: peak, last: map[string]sums{}}
+func newTranslator(peak float64, now func() time.Time) *translator {
+	return &translator{peak: peak, now: now, last: map[[sha256.Size]byte]sums{}}
 }
+
+// notTheirs are attributes of a resource by which a training process would speak for another node, boot, attempt or GPU. It has no say in
+// them: what comes by its door is of this node, and the attempt that a launcher's rank is in is known from its ring.
+var notTheirs = []string{"k8s.cluster.name", "k8s.node.name", "host.boot.id", "pitcrew.attempt", "hw.id", "hw.pci"}
+
+// maxClaim bounds, in bytes, what is taken of a resource's attribute: it may be kept with the rank. Kubernetes' names are shorter.
+const maxClaim = 256
 
 // keep leaves Megatron-Core's metrics: a training process may speak of its training, and of no GPU.
 func keep(md pmetric.Metrics) {
 	md.ResourceMetrics().RemoveIf(func(rm pmetric.ResourceMetrics) bool {
+		rm.Resource().Attributes().RemoveIf(func(k string, v pcommon.Value) bool {
+			return slices.Contains(notTheirs, k) || len(v.AsString()) > maxClaim
+		})
 		rm.ScopeMetrics().RemoveIf(func(sm pmetric.ScopeMetrics) bool {
 			sm.Metrics().RemoveIf(func(m pmetric.Metric) bool { return !strings.HasPrefix(m.Name(), "megatron.") })
 			return sm.Metrics().Len() == 0
@@ -137,14 +150,14 @@ func (t *translator) translate(md pmetric.Metrics) {
 }
 
 func (t *translator) metric(to pmetric.ScopeMetrics, res pcommon.Map, r rank, n name, m pmetric.Metric) {
-	out := pmetric.NewNumberDataPointSlice()
+	out, now := pmetric.NewNumberDataPointSlice(), pcommon.NewTimestampFromTime(t.now())
 	add := func(v float64, start, at pcommon.Timestamp) {
 		ours, ok := n.value(v, r, t.peak)
 		if !ok {
 			return
 		}
 		p := out.AppendEmpty()
-		p.SetTimestamp(at)
+		p.SetTimestamp(min(at, now)) // what others say of this node is judged by the latest time that was seen
 		if n.counter {
 			p.SetStartTimestamp(start)
 			p.SetIntValue(int64(min(max(ours, 0), math.MaxInt64/2)))
@@ -237,14 +250,16 @@ func (t *translator) mean(res pcommon.Map, p pmetric.HistogramDataPoint, cumulat
 	return (now.sum - before.sum) / float64(now.count-before.count), true
 }
 
-func seriesKey(attributes ...pcommon.Map) string {
-	var b strings.Builder
+// seriesKey is of one length, however long the attributes are.
+func seriesKey(attributes ...pcommon.Map) (key [sha256.Size]byte) {
+	h := sha256.New()
 	for _, m := range attributes {
 		raw := m.AsRaw()
 		for _, k := range slices.Sorted(maps.Keys(raw)) { // their order means nothing
-			fmt.Fprintf(&b, "%q=%v\x00", k, raw[k])
+			fmt.Fprintf(h, "%q=%v\x00", k, raw[k])
 		}
-		b.WriteByte(1)
+		h.Write([]byte{1})
 	}
-	return b.String()
+	h.Sum(key[:0])
+	return key
 }

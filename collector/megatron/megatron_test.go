@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/collector/component/componenttest"
 	"go.opentelemetry.io/collector/consumer/consumertest"
+	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/processor/processortest"
 )
@@ -98,7 +100,7 @@ func TestEachOfMegatronsMetricsIsToldUnderOurName(t *testing.T) {
 		"megatron.training.learning_rate":       {},
 		"megatron.train.loss":                   {},
 	} {
-		got := ours(t, newTranslator(4), told(lens, gauge(in, 2)))
+		got := ours(t, newTranslator(4, time.Now), told(lens, gauge(in, 2)))
 		attrs := "{" + who + " world_size=8}"
 		if strings.HasSuffix(in, "tokens_per_sec") {
 			attrs = "{" + who + " unit=tokens world_size=8}"
@@ -115,7 +117,7 @@ func TestEachOfMegatronsMetricsIsToldUnderOurName(t *testing.T) {
 
 func TestAStepsDurationIsTheMeanSinceThePointBefore(t *testing.T) {
 	const cumulative, delta = pmetric.AggregationTemporalityCumulative, pmetric.AggregationTemporalityDelta
-	tr := newTranslator(0)
+	tr := newTranslator(0, time.Now)
 	for i, c := range []struct {
 		of   func(pmetric.MetricSlice)
 		want string
@@ -142,7 +144,7 @@ func TestASumOfDifferencesIsNotTakenForACount(t *testing.T) {
 	for temporality, want := range map[pmetric.AggregationTemporality]string{
 		pmetric.AggregationTemporalityCumulative: "7 {value} {" + who + " world_size=8}", pmetric.AggregationTemporalityDelta: "",
 	} {
-		got := ours(t, newTranslator(0), told(lens, func(ms pmetric.MetricSlice) {
+		got := ours(t, newTranslator(0, time.Now), told(lens, func(ms pmetric.MetricSlice) {
 			m := ms.AppendEmpty()
 			m.SetName("megatron.training.skipped_iters")
 			sum := m.SetEmptySum()
@@ -169,25 +171,55 @@ func TestWhoIsNotKnownIsNotGuessed(t *testing.T) {
 		"beyond its world":            {map[string]any{"dl.rank": int64(8), "dl.world_size": int64(8)}, ""},
 		"of a giant":                  {map[string]any{"dl.rank": int64(1) << 40}, ""},
 	} {
-		got := ours(t, newTranslator(0), told(c.res, gauge("megatron.training.loss", 1)))["pitcrew.train.loss"]
+		got := ours(t, newTranslator(0, time.Now), told(c.res, gauge("megatron.training.loss", 1)))["pitcrew.train.loss"]
 		if (c.rank == "") != (got == "") || !strings.Contains(got, c.rank) {
 			t.Errorf("%s: %q, want %q", name, got, c.rank)
 		}
 	}
-	if got := ours(t, newTranslator(0), told(map[string]any{"dl.rank": int64(1)}, gauge("megatron.training.tokens_per_sec", 9))); len(got) != 0 {
+	if got := ours(t, newTranslator(0, time.Now), told(map[string]any{"dl.rank": int64(1)}, gauge("megatron.training.tokens_per_sec", 9))); len(got) != 0 {
 		t.Errorf("a throughput of the whole job is told for one rank: %v", got)
 	}
-	if got := ours(t, newTranslator(0), told(lens, gauge("megatron.training.throughput_tflops", 9))); len(got) != 0 {
+	if got := ours(t, newTranslator(0, time.Now), told(lens, gauge("megatron.training.throughput_tflops", 9))); len(got) != 0 {
 		t.Errorf("an MFU without a peak: %v", got)
 	}
 }
 
 func TestWhatIsKeptIsBoundedWhateverIsSent(t *testing.T) {
-	tr := newTranslator(0)
+	tr := newTranslator(0, time.Now)
 	for i := range 3 * maxSeries {
 		ours(t, tr, told(map[string]any{"dl.rank": int64(1), "run": int64(i)}, histogram(pmetric.AggregationTemporalityCumulative, 0, 1, 1)))
 		if len(tr.last) > maxSeries {
 			t.Fatalf("%d series are kept", len(tr.last))
+		}
+	}
+}
+
+func TestATrainingProcessSpeaksForNoOtherNodeBootAttemptOrGPU(t *testing.T) {
+	res := maps.Clone(lens)
+	for _, k := range []string{"k8s.cluster.name", "k8s.node.name", "host.boot.id", "hw.id", "hw.pci"} {
+		res[k] = "another"
+	}
+	res["pitcrew.attempt"] = int64(1) << 40 // beside which all that the rank itself says would be of an older one
+	res["k8s.pod.name"] = strings.Repeat("x", maxClaim+1)
+	md := told(res, gauge("megatron.training.loss", 1))
+	keep(md)
+	got := ours(t, newTranslator(0, time.Now), md)
+	if want := map[string]string{"pitcrew.train.loss": "1 1 {" + who + " world_size=8}"}; !maps.Equal(got, want) {
+		t.Errorf("ours are %v, want %v", got, want)
+	}
+	if left := md.ResourceMetrics().At(0).Resource().Attributes().AsRaw(); !maps.Equal(left, lens) {
+		t.Errorf("left of the resource is %v, want %v", left, lens)
+	}
+}
+
+func TestAPointFromTheFutureIsOfNow(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for said, want := range map[time.Time]time.Time{now.AddDate(100, 0, 0): now, now.Add(-time.Second): now.Add(-time.Second)} {
+		md := told(lens, gauge("megatron.training.loss", 1))
+		md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().At(0).Gauge().DataPoints().At(0).SetTimestamp(pcommon.NewTimestampFromTime(said))
+		newTranslator(0, func() time.Time { return now }).translate(md)
+		if got := md.ResourceMetrics().At(0).ScopeMetrics().At(1).Metrics().At(0).Gauge().DataPoints().At(0).Timestamp().AsTime(); !got.Equal(want) {
+			t.Errorf("a point of %s was told as of %s, want %s", said, got, want)
 		}
 	}
 }
