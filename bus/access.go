@@ -1,10 +1,15 @@
 package bus
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -53,22 +58,94 @@ func isRefusal(err error) bool {
 	return err != nil && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthRevoked) || strings.Contains(strings.ToLower(err.Error()), "authentication timeout"))
 }
 
-// away says why there is no connection, and what to do.
-func (b *Bus) away(err error) error {
-	if b.shown.Load() > 0 || isRefusal(b.nc.LastError()) {
-		return b.refusal(err)
-	}
-	return fmt.Errorf("NATS at %s is not reachable (start it, or give its address by --nats): %w", b.opts.URL, err)
+// lost is an error of a server that was waited for: what it says takes the place of a bare "context deadline exceeded", which is still to be found in it.
+type lost struct {
+	says string
+	of   error
 }
 
-func (b *Bus) refusal(err error) error {
+func (l *lost) Error() string { return l.says }
+func (l *lost) Unwrap() error { return l.of }
+
+// away says for how long a connection has been looked for, why there is none, and what to do. err is why it is looked for no longer.
+func (b *Bus) away(err error) error {
+	last := b.nc.LastError() // of a connection that was opened; none is known of the first, which the library forgets
+	refused := isRefusal(last) || b.dialled() == nil && (b.shown.Load() > 0 || last == nil && b.nc.AuthRequired())
+	last = cmp.Or(last, b.dialled())
+	switch {
+	case last == nil && refused:
+		last = errors.New("it does not let this client in")
+	case last == nil:
+		last = errors.New("what listens there does not greet as NATS does")
+	}
+	tried := fmt.Errorf("tried for %s: %w", time.Since(time.Unix(0, b.since.Load())).Round(100*time.Millisecond), last)
+	if refused {
+		return &lost{b.refusal(tried).Error(), err}
+	}
+	return &lost{fmt.Sprintf("NATS at %s is not reachable, %v; start it, or give its address by --nats or PITCREW_NATS", b.at, tried), err}
+}
+
+// Explain is err, with the server's name and what to do where it is one of an answer that did not come in time.
+func (b *Bus) Explain(err error) error {
+	var told *lost
+	switch {
+	case !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout), errors.As(err, &told):
+		return err
+	case !b.nc.IsConnected():
+		return b.away(err)
+	}
+	return &lost{fmt.Sprintf("NATS at %s is reached, and does not answer in time: %s; see whether its JetStream runs, and whether this client's role may ask this (docs/threat-model.md)",
+		b.at, strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())), err}
+}
+
+func (b *Bus) refusal(cause error) error {
 	if b.opts.TokenFile == "" {
-		return fmt.Errorf("NATS at %s refuses this client: give a service account's token by PITCREW_NATS_TOKEN_FILE, or NATS' own credentials by PITCREW_NATS_CREDS: %w", b.opts.URL, err)
+		return fmt.Errorf("NATS at %s refuses this client, %w; give a service account's token by PITCREW_NATS_TOKEN_FILE, or NATS' own credentials by PITCREW_NATS_CREDS", b.at, cause)
 	}
 	_, who, unreadable := readTokenFile(b.opts.TokenFile)
 	if unreadable != nil {
-		return unreadable
+		return fmt.Errorf("NATS at %s refuses this client: %w", b.at, unreadable)
 	}
-	return fmt.Errorf("NATS at %s refuses the token in %s, of %s: does a remediator with --nats-keys run, and has that account a role (docs/threat-model.md)? The remediator's log says why: %w",
-		b.opts.URL, b.opts.TokenFile, who, err)
+	return fmt.Errorf("NATS at %s refuses the token in %s, of %s, %w; does a remediator with --nats-keys run, and has that account a role (docs/threat-model.md)? The remediator's log says why",
+		b.at, b.opts.TokenFile, who, cause)
+}
+
+// dialer keeps the last failure to open a connection, which the library tells to nobody while it tries again.
+type dialer struct {
+	net.Dialer
+	failed *atomic.Pointer[error]
+}
+
+func (d dialer) Dial(network, address string) (net.Conn, error) {
+	c, err := d.Dialer.Dial(network, address)
+	if err != nil {
+		d.failed.Store(&err)
+	} else {
+		d.failed.Store(nil)
+	}
+	return c, err
+}
+
+// dialled is why the last connection could not be opened; nil if it could.
+func (b *Bus) dialled() error {
+	if err := b.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// redacted is the address of servers, with no password in it.
+func redacted(servers string) string {
+	all := strings.Split(servers, ",")
+	for i, s := range all {
+		if u, err := url.Parse(strings.TrimSpace(s)); err != nil {
+			all[i] = "(an address that cannot be read)" // nor can what is a password in it
+		} else if all[i] = u.Redacted(); u.User != nil {
+			if _, two := u.User.Password(); !two { // a token
+				u.User = url.User("xxxxx")
+				all[i] = u.String()
+			}
+		}
+	}
+	return strings.Join(all, ",")
 }

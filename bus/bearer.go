@@ -74,7 +74,7 @@ func ReadBearer(token string) (Bearer, error) {
 func readTokenFile(file string) (token string, who Bearer, err error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
-		return "", who, fmt.Errorf("token for NATS: %w", err)
+		return "", who, fmt.Errorf("token for NATS: %w; PITCREW_NATS_TOKEN_FILE names a file that holds one, as `kubectl create token ACCOUNT --audience %s` prints it", err, Audience)
 	}
 	token = strings.TrimSpace(string(raw))
 	if who, err = ReadBearer(token); err != nil {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +54,9 @@ type Bus struct {
 	ensured atomic.Bool  // on the present connection
 	shown   atomic.Int32 // tokens, and no connection since
 	told    atomic.Bool  // that the server refuses, since there was a connection
+	at      string       // the server, as people are told of it
+	since   atomic.Int64 // when a connection was looked for, ns since 1970
+	failed  atomic.Pointer[error]
 }
 
 // Connect dials NATS. It does not wait for the server: a client that starts first connects when the server comes. Only
@@ -76,14 +80,18 @@ func Connect(o Options) (*Bus, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	log := o.Logger.With("nats", o.URL)
-	b := &Bus{cluster: o.Cluster, opts: o, log: log}
+	at := redacted(o.URL)
+	log := o.Logger.With("nats", at)
+	b := &Bus{cluster: o.Cluster, opts: o, log: log, at: at}
+	b.since.Store(time.Now().UnixNano())
 	opts := []nats.Option{
 		nats.Name(o.Name), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
 		nats.CustomReconnectDelay(b.pause), nats.IgnoreAuthErrorAbort(), // what was refused may be allowed by the next token
 		nats.ReconnectBufSize(-1), // no silent buffering: the spool is the buffer, and it is counted
 		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.SetCustomDialer(dialer{net.Dialer{Timeout: nats.DefaultTimeout}, &b.failed}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			b.since.Store(time.Now().UnixNano())
 			if err != nil {
 				log.Warn("disconnected from NATS; reconnecting", "error", err)
 			}
@@ -106,13 +114,13 @@ func Connect(o Options) (*Bus, error) {
 	if o.TokenFile != "" {
 		_, who, err := readTokenFile(o.TokenFile)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("NATS at %s is not asked: %w", at, err)
 		}
 		opts = append(opts, nats.TokenHandler(b.token), nats.CustomInboxPrefix(who.Inbox()))
 	}
 	nc, err := nats.Connect(o.URL, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s: %w", o.URL, err)
+		return nil, fmt.Errorf("NATS at %s is not asked: %w; its address is given by --nats or PITCREW_NATS, a file of its credentials by --creds or PITCREW_NATS_CREDS", at, err)
 	}
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(maxPending))
 	if err != nil {
@@ -144,7 +152,7 @@ func (b *Bus) Wait(ctx context.Context) error {
 		return nil
 	}
 	if err := b.ensure(ctx); err != nil {
-		return err
+		return b.Explain(err)
 	}
 	b.ensured.Store(true)
 	return nil

@@ -122,3 +122,27 @@ func TestStandardOutputIsJSONOrNothingWhereJSONIsAskedFor(t *testing.T) {
 		}
 	}
 }
+
+func TestEachCommandThatNeedsNATSSaysWhichItDidNotReachAndWhy(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	for _, args := range []string{
+		"incident list", "incident show x", "incident watch", "incident approve x", "incident reject x", "anomaly list", "anomaly ack rank/straggler", "anomaly mute rank/straggler --for 1h",
+		"anomaly unmute rank/straggler", "anomaly accept rank/straggler", "pause", "resume", "policy simulate --policy ../../deploy/policies",
+	} {
+		for more, wants := range map[string][]string{
+			"":                      {"nats://127.0.0.1:1 is not reachable", "tried for ", "connection refused", "--nats or PITCREW_NATS"},
+			" --token-file " + none: {"nats://127.0.0.1:1 is not asked", none + ": no such file", "PITCREW_NATS_TOKEN_FILE"},
+		} {
+			root := commands()
+			root.SetArgs(strings.Fields(args + " --wait 1ms --nats nats://127.0.0.1:1" + more))
+			root.SetOut(io.Discard)
+			root.SetErr(io.Discard)
+			err := root.Execute()
+			for _, want := range wants {
+				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "deadline") || strings.Contains(err.Error(), "\n") {
+					t.Errorf("pitcrew %s%s: %v, want %q in it", args, more, err, want)
+				}
+			}
+		}
+	}
+}

@@ -46,15 +46,15 @@ func (f *Flags) Open(ctx context.Context, do func(context.Context, *bus.Bus) err
 	if f.output != "text" && f.output != "json" {
 		return fmt.Errorf("unknown output %q; text or json", f.output)
 	}
+	waited, cancel := context.WithTimeout(ctx, f.wait)
+	defer cancel()
 	b, err := bus.Connect(bus.Options{URL: f.url, Cluster: f.cluster, Creds: f.creds, TokenFile: f.tokenFile, Name: "pitcrew-cli"})
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	waited, cancel := context.WithTimeout(ctx, f.wait)
-	defer cancel()
 	if err := b.Wait(waited); err != nil {
 		return err
 	}
-	return do(ctx, b)
+	return b.Explain(do(ctx, b))
 }
