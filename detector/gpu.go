@@ -69,8 +69,11 @@ const (
 )
 
 var gpuMetrics = func() map[string]bool {
-	m := map[string]bool{metricCount: true, metricExpected: true, metricRecovery: true, metricXid: true}
+	m := map[string]bool{metricCount: true, metricExpected: true, metricRecovery: true, metricXid: true, metricRegistrationError: true}
 	for _, r := range gpuRules {
+		m[r.metric] = true
+	}
+	for _, r := range fabricRules {
 		m[r.metric] = true
 	}
 	return m
@@ -92,11 +95,14 @@ type gpu struct {
 	xid    gauge
 	read   map[reading]time.Time
 	asked  asked
+	since  map[int]time.Time // by place in fabricRules
+
+	fabricError float64
 }
 
 // reading is one series under one rule that reads values as they are.
 type reading struct {
-	rule   int
+	rule   int // the place in gpuRules, or -1 less that in fabricRules
 	series string
 }
 
@@ -160,6 +166,7 @@ func (e *Engine) gpuValue(v Value) {
 	if v.Metric == metricRecovery {
 		e.recovery(g, v)
 	}
+	e.registration(g, v)
 	for i := range gpuRules {
 		if r := &gpuRules[i]; r.metric == v.Metric && (r.kind == "" || r.kind == v.Kind) {
 			if r.mode == rises || !g.late(reading{i, v.Series}, v.Time) {
