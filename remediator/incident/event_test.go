@@ -109,9 +109,11 @@ func TestARankOfAPodThatIsNoMoreIsNobodysFault(t *testing.T) {
 func TestAnEventOfAnAttemptThatIsOverIsHistory(t *testing.T) {
 	on(t, func(s *stage) {
 		ev := s.rankDies("train", 1)
+		s.mu.Lock()
 		s.gangs["job-train"].dead = map[int]bool{}
 		s.attempts.values["job-train"] = kept[bus.Attempt]{bus.Attempt{Job: s.gangs["job-train"].Job, Attempt: 1}, 1}
 		s.mute = true // nobody can be asked
+		s.mu.Unlock()
 		s.says(ev)
 		s.closes(time.Minute, NotConfirmed)
 		s.wantDid()

@@ -85,8 +85,10 @@ func TestARankOfTheNewAttemptThatDiesBeginsAnother(t *testing.T) {
 
 func TestWhatDiesOfTheFaultIsAnEcho(t *testing.T) {
 	on(t, func(s *stage) {
+		s.mu.Lock()
 		s.attempts.values["job-train"] = kept[bus.Attempt]{bus.Attempt{Job: s.gangs["job-train"].Job, Attempt: 2, NProc: nproc, WorldSize: 2 * nproc}, 1}
 		s.attempts.rev, s.gangs["job-train"].attempt = 1, 2 // not the job's first incident
+		s.mu.Unlock()
 		s.says(at("xid/79", "n1", func(e *event.Event) { e.Data.Severity = event.Fatal }))
 		s.passes(Approved)
 		s.says(s.rankDies("train", 0))
