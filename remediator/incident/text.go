@@ -11,9 +11,13 @@ import (
 )
 
 // Write prints the incident for a person: what happened, what was seen and expected, what was decided and why, which nodes were
-// considered, where every second went, and what is left to do by hand.
+// considered, where every second went, and what is left to do by hand. On a terminal long texts are folded.
 func (i Incident) Write(w io.Writer) {
-	p := func(format string, a ...any) { fmt.Fprintf(w, format+"\n", a...) }
+	columns := Columns(w)
+	at := func(hang int, format string, a ...any) {
+		fmt.Fprintln(w, Fold(fmt.Sprintf(format, a...), columns, hang))
+	}
+	p := func(format string, a ...any) { at(textAt, format, a...) }
 	p("%s  %s", i.ID, i.Headline())
 	p("  opened     %s UTC%s", i.Opened.UTC().Format(time.DateTime), i.closed())
 	if i.Job != nil {
@@ -60,7 +64,7 @@ func (i Incident) Write(w io.Writer) {
 	}
 	p("")
 	for _, n := range i.Notes {
-		p("  %s", i.Line(n))
+		at(2+noteAt, "  %s", i.Line(n))
 	}
 	if len(i.Writes) > 0 {
 		p("\n  changes to the cluster")
@@ -69,7 +73,7 @@ func (i Incident) Write(w io.Writer) {
 			if c.Error != "" {
 				fault = "  " + c.Error
 			}
-			p("  %9s  %-7s %s  %.0f ms%s", since(i.Began(), c.At), c.Verb, c.Object, 1000*c.TookS, fault)
+			at(writeAt, "  %9s  %-7s %s  %.0f ms%s", since(i.Began(), c.At), c.Verb, c.Object, 1000*c.TookS, fault)
 		}
 	}
 }

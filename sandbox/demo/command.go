@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/sandbox"
 	"github.com/pitcrew/pitcrew/sandbox/sandboxcmd"
 )
@@ -116,7 +117,7 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 		return err
 	}
 	s.say("every rank is past step %d; now %s hits rank %d\n", warmSteps, f.c.Fault, f.c.Rank)
-	r := s.Recover(ctx, j, f.c, func(l string) { s.say("%s", l) })
+	r := s.Recover(ctx, j, f.c, func(l string) { fmt.Fprintln(story, incident.FoldLine(l, incident.Columns(story), 0)) })
 	s.checkAudit(began, j, &r)
 	if f.output == "json" {
 		if err := json.NewEncoder(out).Encode(r); err != nil {
@@ -149,11 +150,12 @@ func linger(ctx context.Context, s *Stage) error {
 	if err != nil {
 		return err
 	}
-	s.say("\nstill running; Ctrl-C ends it. In another terminal:")
-	s.say("  export KUBECONFIG=%s PITCREW_NATS=%s PITCREW_CLUSTER=%s PITCREW_NATS_TOKEN_FILE=%s", s.box.Kubeconfig(), s.url, ClusterName, token)
-	s.say("  bin/pitcrew incident list · incident show ID · incident watch · pause · resume")
-	s.say("  bin/pitcrew sandbox --dir %s status · fault KIND --rank R · repair NODE · logs agent", s.box.Dir())
-	s.say("  kubectl get nodes,pods -A        (a repaired node is taken back by `kubectl uncordon NODE`)")
+	whole := func(format string, a ...any) { fmt.Fprintf(s.o.Progress, format+"\n", a...) } // what is to be copied is not folded
+	whole("\nstill running; Ctrl-C ends it. In another terminal:")
+	whole("  export KUBECONFIG=%s PITCREW_NATS=%s PITCREW_CLUSTER=%s PITCREW_NATS_TOKEN_FILE=%s", s.box.Kubeconfig(), s.url, ClusterName, token)
+	whole("  bin/pitcrew incident list · incident show ID · incident watch · pause · resume")
+	whole("  bin/pitcrew sandbox --dir %s status · fault KIND --rank R · repair NODE · logs agent", s.box.Dir())
+	whole("  kubectl get nodes,pods -A        (a repaired node is taken back by `kubectl uncordon NODE`)")
 	select {
 	case <-ctx.Done():
 	case <-down:

@@ -117,6 +117,8 @@ func (r *Result) fill(i incident.Incident, node string, fault time.Time) {
 	}
 }
 
+const barAt = 26 // columns before a phase's bar
+
 // restarts says how the gang was brought back, by the incident's word for it.
 var restarts = map[string]string{"launcher": "the launcher restarted the ranks", "recreate": "every pod was replaced"}
 
@@ -125,26 +127,32 @@ func (r Result) write(w io.Writer) {
 	if !r.OK {
 		verdict = "NOT HEALED"
 	}
-	fmt.Fprintf(w, "\n%s  %s on %s, rank %d\n", verdict, r.Fault, r.FaultyNode, r.Rank)
+	columns := incident.Columns(w)
+	p := func(format string, a ...any) { fmt.Fprintln(w, incident.Fold(fmt.Sprintf(format, a...), columns, 4)) }
+	p("\n%s  %s on %s, rank %d", verdict, r.Fault, r.FaultyNode, r.Rank)
 	for _, why := range r.Why {
-		fmt.Fprintf(w, "  %s\n", why)
+		p("  %s", why)
 	}
 	if r.RecoveredS > 0 {
-		fmt.Fprintf(w, "  every rank stepped again %.2f s after the fault, from the checkpoint of step %d; steps lost: %d\n", r.RecoveredS, r.ResumedStep, r.LostSteps)
-		fmt.Fprintf(w, "  %s → %s (%s), %s, rule %s, incident %s\n\n", r.FaultyNode, r.NewNode, r.Placement, restarts[r.Restart], r.Rule, r.Incident)
+		p("  every rank stepped again %.2f s after the fault, from the checkpoint of step %d; steps lost: %d", r.RecoveredS, r.ResumedStep, r.LostSteps)
+		p("  %s → %s (%s), %s, rule %s, incident %s\n", r.FaultyNode, r.NewNode, r.Placement, restarts[r.Restart], r.Rule, r.Incident)
 		for k, s := range r.Phases.list() {
-			fmt.Fprintf(w, "  %-12s %7.3f s  %s\n", phaseNames[k], s, bar(s))
+			p("  %-12s %7.3f s  %s", phaseNames[k], s, bar(s, columns))
 		}
 	}
 	if r.Trainer != "torch" {
-		fmt.Fprintf(w, "\n  !! STAND-IN TRAINER: no torch could be installed here, so no real training ran. Install torch and run it again.\n")
+		p("\n  !! STAND-IN TRAINER: no torch could be installed here, so no real training ran. Install torch and run it again.")
 	}
-	fmt.Fprintf(w, "\n  Simulated: GPUs, nodes (processes on this machine), the network between them. Real: Kubernetes, NATS, %s ranks, checkpoints.\n", r.Trainer)
-	fmt.Fprintf(w, "  Not in these seconds: CUDA and NCCL start-up, image pulls, loading a large model.\n")
+	p("\n  Simulated: GPUs, nodes (processes on this machine), the network between them. Real: Kubernetes, NATS, %s ranks, checkpoints.", r.Trainer)
+	p("  Not in these seconds: CUDA and NCCL start-up, image pulls, loading a large model.")
 }
 
-func bar(s float64) string {
+// bar is 20 marks a second, as far as there is room.
+func bar(s float64, columns int) string {
 	n := min(60, int(s*20+0.5))
+	if columns > 0 {
+		n = min(n, max(1, columns-barAt))
+	}
 	b := make([]rune, n)
 	for k := range b {
 		b[k] = '█'

@@ -115,7 +115,10 @@ func SetUp(ctx context.Context, o StageOptions) (_ *Stage, err error) {
 	return s, nil
 }
 
-func (s *Stage) say(format string, a ...any) { fmt.Fprintf(s.o.Progress, format+"\n", a...) }
+// say tells of progress, folded on a terminal.
+func (s *Stage) say(format string, a ...any) {
+	fmt.Fprintln(s.o.Progress, incident.Fold(fmt.Sprintf(format, a...), incident.Columns(s.o.Progress), 2))
+}
 
 // Close ends everything.
 func (s *Stage) Close() {

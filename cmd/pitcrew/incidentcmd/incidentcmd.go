@@ -137,7 +137,8 @@ func watch(f *connect.Flags) *cobra.Command {
 					}
 					for _, n := range i.Notes[min(shown[i.ID], len(i.Notes)):] {
 						if !past && !f.JSON() {
-							fmt.Fprintf(c.OutOrStdout(), "%s %s\n", i.ID, i.Line(n))
+							out := c.OutOrStdout()
+							fmt.Fprintln(out, incident.FoldLine(i.ID+" "+i.Line(n), incident.Columns(out), len(i.ID)+1))
 						}
 					}
 					shown[i.ID] = len(i.Notes)
