@@ -111,6 +111,7 @@ type Engine struct {
 	xids     *lru[string, *xids]
 	blind    bool // the kernel log cannot be read
 	held     []Sighting
+	status   time.Time // of the last status of a GPU; unlike now it goes back when the clock is set back
 	makers   *lru[string, *gpuCount]
 	batch    int64 // counts them; the first is 1
 	counts   Counts

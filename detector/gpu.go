@@ -158,7 +158,7 @@ func (e *Engine) gpuValue(v Value) {
 		g.target.PCI = v.PCI
 	}
 	if v.Metric == metricStatus {
-		g.maker, g.heard = v.Maker, e.batch
+		g.maker, g.heard, e.status = v.Maker, e.batch, v.Time
 	}
 	if v.Metric == metricXid {
 		e.lastXid(g, v)

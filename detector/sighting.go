@@ -111,12 +111,20 @@ func (e *Engine) KernelLog(readable bool) []Finding {
 	e.held = nil
 	if e.blind {
 		for _, s := range held { // what happened as the log went, or before this was said
-			if e.now.Sub(s.Time) < sameWithin {
+			if e.ago(s.Time) < sameWithin {
 				e.sighted(s)
 			}
 		}
 	}
 	return e.take()
+}
+
+// ago is for how long something is over, also by a clock that was ahead and has been set back.
+func (e *Engine) ago(t time.Time) time.Duration {
+	if e.status.IsZero() {
+		return e.now.Sub(t)
+	}
+	return e.status.Sub(t)
 }
 
 func (e *Engine) sighted(s Sighting) {
@@ -136,7 +144,7 @@ func (e *Engine) sighted(s Sighting) {
 	code := strconv.Itoa(s.Code)
 	ev := event.Evidence{Signal: s.Signal, Baseline: "table", Value: num(float64(s.Code)), Raw: s.Raw}
 	switch {
-	case e.now.Sub(s.Time) >= newsWithin:
+	case e.ago(s.Time) >= newsWithin:
 		e.counts.History++
 	case row.Clears > 0:
 		e.end(kernelKey("xid", strconv.Itoa(row.Clears), t), ev)

@@ -146,6 +146,20 @@ func TestAnOldViolationIsHistory(t *testing.T) {
 	}
 }
 
+func TestAViolationIsNewsThoughTheClockWasAheadForATime(t *testing.T) {
+	n := blind(t)
+	n.gauge(3600, 0) // an hour ahead
+	n.gauge(10, 0)   // set right
+	want(t, n.policy(11, 79), "+xid/79 fatal")
+
+	n = node{engine(t), t} // the log is lost as the clock is right again
+	n.gauge(3600, 0)
+	n.gauge(10, 0)
+	want(t, n.policy(11, 79))
+	n.gauge(12, 0)
+	want(t, n.KernelLog(false), "+xid/79 fatal")
+}
+
 func TestOfABurstOnlyWhatIsWorseIsTold(t *testing.T) {
 	n := blind(t)
 	want(t, n.policy(4, 45)) // an echo by the table, though nothing is known that it follows from
