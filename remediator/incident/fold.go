@@ -54,7 +54,7 @@ func fold(line string, columns, hang int) (parts []string) {
 	for room, least := columns, hang; utf8.RuneCountInString(line) > room; room, least = columns-hang, 0 {
 		cut, word, at := -1, false, 0 // where the last space lies that a break may take the place of
 		for i, r := range line {
-			if r == ' ' && word && at >= least && (at <= room || cut < 0) {
+			if r == ' ' && word && at >= least {
 				cut = i
 			}
 			word = word || r != ' ' && at >= least
