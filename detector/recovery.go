@@ -30,6 +30,9 @@ func (e *Engine) recovery(g *gpu, v Value) {
 		return
 	}
 	a.at = v.Time
+	if a.since.After(v.Time) { // the clock was set back
+		a.since = v.Time
+	}
 	switch {
 	case !a.known || e.blind && v.V != a.v: // a log that cannot be read tells of no change either
 		*a = asked{known: true, v: v.V, since: v.Time, at: v.Time}

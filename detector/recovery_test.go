@@ -35,6 +35,14 @@ func TestARecoveryActionThatStoodBeforeTheAgentCameIsToldOnce(t *testing.T) {
 	want(t, asks(90, 2))
 }
 
+func TestARecoveryActionIsToldThoughTheClockWasAheadWhenItWasFirstSeen(t *testing.T) {
+	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
+	for _, s := range []float64{3600, 10, 19} {
+		want(t, e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", Time: at(s), V: 2}))
+	}
+	want(t, e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", Time: at(20), V: 2}), "+xid/154 fatal")
+}
+
 func TestARecoveryActionOfWhichTheKernelLogTellsIsNotToldAgain(t *testing.T) {
 	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
 	asks := func(s, v float64) []Finding {
