@@ -1,6 +1,7 @@
 package fabricreceiver
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/collector/component/componenttest"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 // Whatever a driver shows, what is kept of it is bounded.
@@ -47,6 +50,59 @@ func TestAdaptersAndPortsWithoutEndAreBounded(t *testing.T) {
 	}
 	if err := r.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestAnAdapterThatCannotBeOpenedIsSaidOnceUntilThatIsOtherwise(t *testing.T) {
+	r := newRig(t)
+	core, said := observer.New(zap.WarnLevel)
+	r.set.Logger = zap.New(core)
+	r.adapter("mlx5_0", ib, "InfiniBand")
+	r.dir = t.TempDir()
+	in := filepath.Join(r.dir, "mlx5_0") // where its tree is to be
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	looks := func(n int, want int) {
+		t.Helper()
+		for range n {
+			r.list(t.Context())
+			r.at = r.at.Add(listEvery)
+		}
+		if got := len(said.TakeAll()); got != want {
+			t.Errorf("said %d times in %d looks, want %d", got, n, want)
+		}
+	}
+	must(os.WriteFile(in, nil, 0o600))
+	looks(100, 1)
+	looks(100, 1) // an hour is 120
+	must(os.Remove(in))
+	must(os.Mkdir(in, 0o700))
+	must(os.WriteFile(filepath.Join(in, "class"), nil, 0o600))
+	looks(10, 1)
+	if len(r.failed) != 1 {
+		t.Errorf("%v", r.failed)
+	}
+	link := filepath.Join(r.root, "class/infiniband/mlx5_0")
+	to, err := os.Readlink(link)
+	must(err)
+	must(os.Remove(link))
+	looks(10, 0)
+	if len(r.failed) != 0 {
+		t.Errorf("one that is gone stands as %v", r.failed)
+	}
+	must(os.Symlink(to, link))
+	looks(10, 1)
+	must(os.RemoveAll(in))
+	ctx, cancel := context.WithCancel(t.Context())
+	r.list(ctx)
+	cancel()
+	r.workers.Wait()
+	if len(said.TakeAll()) != 0 || len(r.failed) != 0 || len(r.read) != 1 {
+		t.Errorf("%v, %v", r.failed, r.read)
 	}
 }
 

@@ -2,6 +2,7 @@ package fabricreceiver
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strconv"
 	"sync"
@@ -20,6 +21,7 @@ const (
 	listEvery   = 30 * time.Second // for adapters that come and go
 	maxAdapters = 64
 	endWithin   = 2 * time.Second // Shutdown waits no longer for an adapter that hangs
+	sayAgain    = time.Hour       // of trouble that stands as it was said
 	eventPort   = "pitcrew.fabric.port"
 )
 
@@ -41,11 +43,17 @@ type fabricReceiver struct {
 
 	mu     sync.Mutex
 	read   map[string]context.CancelFunc // adapters that are read, by name
-	failed map[string]bool               // those of which the last attempt failed
+	failed map[string]failure            // those of which the last attempt failed
+}
+
+// failure is what was last said of an adapter's trouble.
+type failure struct {
+	text string
+	at   time.Time
 }
 
 func newReceiver(set receiver.Settings, cfg *Config) *fabricReceiver {
-	return &fabricReceiver{set: set, cfg: cfg, now: time.Now, forget: func() {}, read: map[string]context.CancelFunc{}, failed: map[string]bool{}}
+	return &fabricReceiver{set: set, cfg: cfg, now: time.Now, forget: func() {}, read: map[string]context.CancelFunc{}, failed: map[string]failure{}}
 }
 
 // Start begins to read the adapters that there are, and to look for new ones. It is called once for each pipeline.
@@ -105,7 +113,14 @@ func (r *fabricReceiver) list(ctx context.Context) {
 		}
 	}
 	r.trouble("", nil)
-	here := map[string]bool{}
+	for name, err := range r.take(ctx, names) {
+		r.trouble(name, err)
+	}
+}
+
+// take begins and ends the reading by who is there, and returns the trouble of those that cannot be opened; nil where one that could not is gone.
+func (r *fabricReceiver) take(ctx context.Context, names []string) map[string]error {
+	here, troubles := map[string]bool{"": true}, map[string]error{}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range names {
@@ -115,7 +130,7 @@ func (r *fabricReceiver) list(ctx context.Context) {
 		}
 		a, err := openAdapter(r.cfg.Sys, r.dir, name)
 		if err != nil {
-			r.set.Logger.Warn("an adapter cannot be read", zap.String("adapter", name), zap.Error(err))
+			troubles[name] = fmt.Errorf("adapter %s cannot be opened: %w", name, err)
 			continue
 		}
 		own, cancel := context.WithCancel(ctx)
@@ -126,8 +141,15 @@ func (r *fabricReceiver) list(ctx context.Context) {
 		if !here[name] {
 			cancel()
 			delete(r.read, name)
+			here[name] = true // its goroutine says its end
 		}
 	}
+	for name := range r.failed {
+		if !here[name] {
+			troubles[name] = nil
+		}
+	}
+	return troubles
 }
 
 // follow reads one adapter until own ends. Where that is because the adapter is gone, and not everything with ctx, it says so last.
@@ -174,19 +196,21 @@ func (r *fabricReceiver) look(ctx context.Context, a *adapter) {
 	}
 }
 
-// trouble keeps the component's status: one adapter that fails is trouble, and said once until it is well again.
+// trouble keeps the component's status: one adapter that fails is trouble, and said once until it is another, well again, or an hour has passed.
 func (r *fabricReceiver) trouble(adapter string, err error) {
+	now := r.now()
 	r.mu.Lock()
-	was := r.failed[adapter]
+	last, was := r.failed[adapter]
+	say := false
 	if err == nil {
 		delete(r.failed, adapter)
-	} else {
-		r.failed[adapter] = true
+	} else if say = last.text != err.Error() || now.Sub(last.at) >= sayAgain; say {
+		r.failed[adapter] = failure{err.Error(), now}
 	}
 	left := len(r.failed)
 	r.mu.Unlock()
 	switch {
-	case err != nil && !was:
+	case say:
 		r.set.Logger.Warn("the fabric cannot be read", zap.String("adapter", adapter), zap.Error(err))
 		componentstatus.ReportStatus(r.host, componentstatus.NewRecoverableErrorEvent(err))
 	case err == nil && was && left == 0:

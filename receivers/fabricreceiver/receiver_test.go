@@ -120,13 +120,13 @@ func TestAnAdapterThatFailsHidesNoOtherAndIsAskedLessAndLess(t *testing.T) {
 	if r.said(t, "mlx5_1", 0); len(r.metricsSink.AllMetrics()) != 1 {
 		t.Error("the other adapter is not told")
 	}
-	if !r.failed["mlx5_0"] {
+	if r.failed["mlx5_0"].text == "" {
 		t.Error("the status does not say so")
 	}
 	r.write("devices/pci0000:15/"+ib+"/infiniband/mlx5_0/fw_ver", "28.39.1002")
 	r.said(t, "mlx5_0", mostPause)
 	r.said(t, "mlx5_0", time.Second)
-	if r.failed["mlx5_0"] || len(r.metricsSink.AllMetrics()) != 2 {
+	if r.failed["mlx5_0"].text != "" || len(r.metricsSink.AllMetrics()) != 2 {
 		t.Error("it is not well again")
 	}
 }
@@ -177,7 +177,7 @@ func TestAStateThatMakesNoSenseIsAnError(t *testing.T) {
 	for _, s := range []string{"", "ACTIVE", "4:", "4: A\x00B", strings.Repeat("x", 1<<16)} {
 		r := newRig(t, "mlx5_0")
 		r.state("mlx5_0", ib, s, "5: LinkUp")
-		if got := r.said(t, "mlx5_0", 0); len(got) != 0 || !r.failed["mlx5_0"] {
+		if got := r.said(t, "mlx5_0", 0); len(got) != 0 || r.failed["mlx5_0"].text == "" {
 			t.Errorf("%.20q: said %q", s, got)
 		}
 	}
