@@ -18,12 +18,13 @@ type Rank struct {
 	peer  *peer
 
 	mu       sync.Mutex
-	ring     *Ring   // the newest, nil until there is one
-	previous *Ring   // the one before: its process may not have been reported yet
-	lives    int     // rings opened so far
-	live     *Hello  // of the process that lives, once greeted
-	livePID  int     // by the kernel's word
-	reported Process // the last process whose end was told
+	ring     *Ring     // the newest, nil until there is one
+	previous *Ring     // the one before: its process may not have been reported yet
+	lives    int       // rings opened so far
+	crowded  time.Time // when it was last said that there were too many
+	live     *Hello    // of the process that lives, once greeted
+	livePID  int       // by the kernel's word
+	reported Process   // the last process whose end was told
 	exit     *RankExit
 }
 
@@ -59,6 +60,7 @@ const (
 	deadHeartbeat = 3 * time.Second  // the side thread beats every 200 ms, also while the step hangs
 	oldHeartbeat  = 60 * time.Second // older is history
 	exitWord      = 100 * time.Millisecond
+	sayCrowded    = time.Hour // that newer rings are left out
 )
 
 // Local is the local rank.
@@ -141,10 +143,6 @@ func (r *Rank) Send(m Message) error {
 func (r *Rank) openRing() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lives >= r.pod.fleet.opts.Limits.Lives {
-		r.pod.fleet.problem(r.pod.uid, fmt.Errorf("local rank %d: more than %d rings; newer ones are left out", r.local, r.lives))
-		return
-	}
 	ring, err := OpenRing(r.pod.dir, r.local, r.pod.fleet.opts.Now)
 	if err != nil {
 		if !isNotExist(err) {
@@ -154,6 +152,14 @@ func (r *Rank) openRing() {
 	}
 	if r.ring != nil && r.ring.same(ring) {
 		_ = ring.Close()
+		return
+	}
+	if r.lives >= r.pod.fleet.opts.Limits.Lives {
+		_ = ring.Close()
+		if now := time.Now(); r.crowded.IsZero() || now.Sub(r.crowded) >= sayCrowded {
+			r.crowded = now
+			r.pod.fleet.problem(r.pod.uid, fmt.Errorf("local rank %d: more than %d rings; newer ones are left out", r.local, r.lives))
+		}
 		return
 	}
 	r.lives++

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -107,6 +108,68 @@ func TestARingCutShortWhileOpenIsAnErrorAndReadableAgainWhenWhole(t *testing.T) 
 	writeRing(t, dir, goldenRing(t)) // the same inode
 	if _, err := r.Snapshot(); err != nil {
 		t.Errorf("whole again: %v", err)
+	}
+}
+
+func TestThatRingsAreLeftOutIsSaidOnceAnHourAndOnlyOfNewOnes(t *testing.T) {
+	root := t.TempDir()
+	dir := PodDir(root, uid(1))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f := NewFleet(FleetOptions{KubeletRoot: root, Limits: Limits{Pods: 1, Ranks: 2, Lives: 2}})
+	defer f.Close()
+	said := make(chan error, 64)
+	f.Subscribe(func(e Event) {
+		if e.Kind == Problem {
+			said <- e.Err
+		}
+	})
+	r := f.podOf(uid(1)).rank(1)
+	marker := errors.New("nothing else")
+	looks := func(want int) {
+		t.Helper()
+		for range 5 {
+			r.openRing()
+		}
+		f.problem("", marker)
+		for n := 0; ; n++ {
+			err := <-said
+			if err == marker {
+				if n != want {
+					t.Errorf("said %d times, want %d", n, want)
+				}
+				return
+			}
+			if !strings.Contains(err.Error(), "more than 2 rings") {
+				t.Error(err)
+			}
+		}
+	}
+	replace := func() {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "new"), goldenRing(t), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, RingName(1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace()
+	looks(0)
+	replace()
+	looks(0) // as many as may be, and no more
+	last := r.Ring()
+	replace()
+	looks(1)
+	replace()
+	looks(0)
+	r.mu.Lock()
+	r.crowded = r.crowded.Add(-sayCrowded)
+	r.mu.Unlock()
+	looks(1)
+	if r.Ring() != last {
+		t.Error("one beyond the limit is read")
 	}
 }
 
