@@ -7,7 +7,7 @@ export GOFLAGS ?= -buildvcs=false
 CACHE   := $(or $(PITCREW_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pitcrew)
 TAGS    := grpcnotrace
 SCRAPE  := accelerators,remove_all_sd
-LDFLAGS := -s -w -X main.revision=$(shell git describe --always --dirty 2>/dev/null)
+LDFLAGS := -s -w -X github.com/pitcrew/pitcrew/cmd/version.revision=$(shell git describe --always --dirty 2>/dev/null)
 PY      := sandbox/python.sh
 OUT     := bench/out
 

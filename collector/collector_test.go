@@ -275,7 +275,7 @@ func TestAnOverlayIsMergedIntoTheBuiltInConfiguration(t *testing.T) {
 		"/nonexistent/overlay.yaml":                    true,
 	} {
 		t.Setenv(OverlayEnv, overlay)
-		c, err := Command()
+		c, err := Command("test")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,13 +288,15 @@ func TestAnOverlayIsMergedIntoTheBuiltInConfiguration(t *testing.T) {
 }
 
 func TestTheCommandKnowsItsModes(t *testing.T) {
-	c, err := Command()
+	c, err := Command("test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range append([]string{"components", "validate"}, string(Agent), string(DCGM), string(Gateway), string(Router)) {
 		if sub, _, err := c.Find([]string{m}); err != nil || sub == c {
 			t.Errorf("no command %s: %v", m, err)
+		} else if m == string(Gateway) && (sub.Version != "test" || c.Version != "test") {
+			t.Errorf("it says that it is %q, and %s %q", c.Version, m, sub.Version)
 		}
 	}
 	if _, err := Config("nonsense"); err == nil {

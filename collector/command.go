@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -107,7 +106,7 @@ func Settings(m Mode) (otelcol.CollectorSettings, error) {
 	return otelcol.CollectorSettings{
 		Factories:             Factories,
 		SkipSettingGRPCLogger: true, // it says every attempt to connect; components say what matters once
-		BuildInfo:             component.BuildInfo{Command: "pitcrew-collector", Description: "Pitcrew's OpenTelemetry Collector", Version: version()},
+		BuildInfo:             component.BuildInfo{Command: "pitcrew-collector", Description: "Pitcrew's OpenTelemetry Collector"},
 		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
 			URIs: uris, DefaultScheme: "env",
 			ProviderFactories: []confmap.ProviderFactory{envprovider.NewFactory(), fileprovider.NewFactory(), yamlprovider.NewFactory()},
@@ -116,15 +115,16 @@ func Settings(m Mode) (otelcol.CollectorSettings, error) {
 }
 
 // Command is pitcrew-collector: a command for each mode, and the collector's own (components, validate, print-config).
-func Command() (*cobra.Command, error) {
-	root, err := modeCommand(Agent)
+// Version is what each of them says it is, and its own telemetry.
+func Command(version string) (*cobra.Command, error) {
+	root, err := modeCommand(Agent, version)
 	if err != nil {
 		return nil, err
 	}
 	root.Short = "Pitcrew's OpenTelemetry Collector; without a command it is the node's agent"
 	var errs []error
 	for _, m := range modes {
-		c, err := modeCommand(m.mode)
+		c, err := modeCommand(m.mode, version)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -135,22 +135,24 @@ func Command() (*cobra.Command, error) {
 	return root, errors.Join(errs...)
 }
 
-func modeCommand(m Mode) (*cobra.Command, error) {
+func modeCommand(m Mode, version string) (*cobra.Command, error) {
 	set, err := Settings(m)
 	if err != nil {
 		return nil, err
 	}
+	set.BuildInfo.Version = version
 	c := otelcol.NewCommand(set)
 	c.SilenceUsage = true
-	c.PersistentPreRunE = func(*cobra.Command, []string) error { return name() }
+	c.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd == c || cmd.Name() == "validate" { // the others show what this build has
+			if err := lacks(m); err != nil {
+				return err
+			}
+		}
+		return name()
+	}
 	run := c.RunE
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		if full := len(onDemand().exporters) > 0; !full && (m == Router || m == Gateway && os.Getenv(RulesEnv) != "") {
-			return errors.New("this build has neither the load-balancing exporter nor alert rules: make gateway, or go build -tags grpcnotrace,gateway ./cmd/pitcrew-collector")
-		}
-		if m == Agent && os.Getenv(ScrapeEnv) != "" && len(scrapers()) == 0 {
-			return errors.New("this build has no Prometheus receiver: make accelerators, or go build -tags grpcnotrace,accelerators,remove_all_sd ./cmd/pitcrew-collector")
-		}
 		if err := Prepare(m); err != nil {
 			return err
 		}
@@ -160,12 +162,15 @@ func modeCommand(m Mode) (*cobra.Command, error) {
 	return c, nil
 }
 
-// version is the module's, as the build recorded it.
-func version() string {
-	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
-		return b.Main.Version
+// lacks says how to get a build that has what a mode is asked for, where this one does not.
+func lacks(m Mode) error {
+	switch full := len(onDemand().exporters) > 0; {
+	case !full && (m == Router || m == Gateway && os.Getenv(RulesEnv) != ""):
+		return errors.New("this build has neither the load-balancing exporter nor alert rules: make gateway, or go build -tags grpcnotrace,gateway ./cmd/pitcrew-collector")
+	case m == Agent && os.Getenv(ScrapeEnv) != "" && len(scrapers()) == 0:
+		return errors.New("this build has no Prometheus receiver: make accelerators, or go build -tags grpcnotrace,accelerators,remove_all_sd ./cmd/pitcrew-collector")
 	}
-	return "devel"
+	return nil
 }
 
 // sockets are where the agent takes OTLP: from the DCGM process, and from training processes.

@@ -131,13 +131,13 @@ func TestAsNodesBuildARouterAndRulesSayHowToGetThem(t *testing.T) {
 		t.Skip("this build has them")
 	}
 	surround(t, t.TempDir(), "nats://127.0.0.1:1")
-	for mode, rules := range map[string]string{"router": "", "gateway": "/etc/pitcrew/rules.yaml"} {
+	for mode, rules := range map[string]string{"router": "", "router validate": "", "gateway": "/etc/pitcrew/rules.yaml", "gateway validate": "/etc/pitcrew/rules.yaml"} {
 		t.Setenv(RulesEnv, rules)
-		c, err := Command()
+		c, err := Command("test")
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.SetArgs([]string{mode})
+		c.SetArgs(strings.Fields(mode))
 		c.SilenceErrors = true
 		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "make gateway") {
 			t.Errorf("%s: %v", mode, err)
@@ -151,13 +151,15 @@ func TestAsNodesBuildWithoutTheReceiverSaysHowToScrape(t *testing.T) {
 	}
 	surround(t, t.TempDir(), "nats://127.0.0.1:1")
 	t.Setenv(ScrapeEnv, "[127.0.0.1:8082]")
-	c, err := Command()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.SetArgs([]string{"agent"})
-	c.SilenceErrors = true
-	if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "make accelerators") {
-		t.Error(err)
+	for _, args := range []string{"agent", "agent validate", "validate"} {
+		c, err := Command("test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetArgs(strings.Fields(args))
+		c.SilenceErrors = true
+		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "make accelerators") {
+			t.Errorf("%s: %v", args, err)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/cmd/version"
 	"github.com/pitcrew/pitcrew/remediator"
 )
 
@@ -38,12 +39,13 @@ func command() *cobra.Command {
 		o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 	}
 	c := &cobra.Command{
-		Use: "pitcrew-remediator", Short: "Bring jobs back, by written policy", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		Use: "pitcrew-remediator", Short: "Bring jobs back, by written policy", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: version.Of(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			logs(c)
 			return remediator.Run(c.Context(), o)
 		},
 	}
+	c.SetVersionTemplate(version.Template)
 	f := c.Flags()
 	f.StringVar(&o.NATS, "nats", env("PITCREW_NATS", bus.DefaultURL), `address of NATS, or "embedded" (PITCREW_NATS)`)
 	f.StringVar(&o.NATSDir, "nats-dir", "pitcrew-bus", "folder of the embedded server's streams")

@@ -3,13 +3,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/incidentcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/policycmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/xidcmd"
+	"github.com/pitcrew/pitcrew/cmd/version"
 	"github.com/pitcrew/pitcrew/sandbox/demo"
 	"github.com/pitcrew/pitcrew/sandbox/sandboxcmd"
 )
@@ -44,9 +43,9 @@ func main() {
 func commands() *cobra.Command {
 	root := &cobra.Command{
 		Use: "pitcrew", Short: "GPU training jobs that heal themselves",
-		SilenceUsage: true, SilenceErrors: true, Version: version(),
+		SilenceUsage: true, SilenceErrors: true, Version: version.Of(),
 	}
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.SetVersionTemplate(version.Template)
 	root.AddCommand(demo.Command(), incidentcmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
 	root.AddCommand(controlcmd.Commands()...)
 	root.InitDefaultHelpCmd()
@@ -107,22 +106,4 @@ func sayUsage(c *cobra.Command) {
 		}
 		sayUsage(sub)
 	}
-}
-
-// revision is what git calls the source; the Makefile sets it.
-var revision string
-
-// version is what the build knows of itself.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return cmp.Or(revision, "unknown")
-	}
-	out := cmp.Or(revision, info.Main.Version)
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && revision == "" {
-			out += " " + s.Value
-		}
-	}
-	return out + " " + info.GoVersion
 }
