@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/goccy/go-yaml"
@@ -151,7 +152,7 @@ func Command() *cobra.Command {
 	f.StringVar(&o.Step, "step", "step", "`column` with the step's number, where the file has it")
 	f.StringVar(&o.Findings, "findings", "", "JSON lines `file` for the findings; - is standard output")
 	f.StringVar(&o.Siblings, "siblings", "", "`folder` with past runs of the same class, CSV files of the same form")
-	f.StringVar(&o.Plot, "plot", "", "PNG `file`: value, band, findings and told changes")
+	f.StringVar(&o.Plot, "plot", "", "PNG `file` (.png): value, band, findings and told changes")
 	f.BoolVar(&backtest, "backtest", false, "print what an operator would have been told, when, and why")
 	f.StringVarP(&output, "output", "o", "text", "`form` of --backtest: text or json (one object a line)")
 	f.BoolVar(&o.Strict, "strict", false, "fail if anything in the file cannot be judged; nothing is written then")
@@ -257,6 +258,9 @@ func (o Options) checkFiles() error {
 			}
 		}
 		taken[f.flag] = f.path
+	}
+	if o.Plot != "" && !strings.EqualFold(filepath.Ext(o.Plot), ".png") {
+		return fmt.Errorf("--plot %s: it writes PNG only; name a file that ends in .png", o.Plot)
 	}
 	return nil
 }

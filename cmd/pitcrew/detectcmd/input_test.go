@@ -325,3 +325,16 @@ func TestTwoTextsDoNotShareStandardOutput(t *testing.T) {
 		}
 	}
 }
+
+func TestAPictureOfAnotherKindThanIsWrittenIsRefusedByItsName(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"x.jpg", "x.svg", "x", "png", "x.png.pdf"} {
+		path := filepath.Join(dir, name)
+		if _, _, err := judge("timestamp,v\n1,2\n", func(o *Options) { o.Plot = path }); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), ".png") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is written", name)
+		}
+	}
+}
