@@ -13,15 +13,27 @@ import (
 	jobsetv1alpha2 "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// outlives asks whether the Jobs of these pods go on when the pods are evicted. The Job controller counts every tracked pod that is deleted
+// leaver is a pod that is to go.
+type leaver struct {
+	*corev1.Pod
+	forced bool // deleted and not evicted, so that the API server does not mark it as disrupted
+}
+
+func (l leaver) disrupted() bool {
+	return !l.forced || slices.ContainsFunc(l.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
+	})
+}
+
+// outlives asks whether the Jobs of these pods go on when the pods are evicted, or deleted by force. The Job controller counts every tracked pod that is deleted
 // before it succeeded as a failure of the Job, whoever deleted it, unless the Job's podFailurePolicy ignores disruptions (all of this seen
 // on the real controller, see failures_test.go). FastReplace alone counts none. ErrFails: one of them would end. A Job of a JobSet that has restarts left
 // may end, since the JobSet makes it anew.
-func (c *Cluster) outlives(ctx context.Context, pods []*corev1.Pod) error {
-	mine := map[string][]*corev1.Pod{} // by the Job's UID
+func (c *Cluster) outlives(ctx context.Context, pods []leaver) error {
+	mine := map[string][]leaver{} // by the Job's UID
 	owners := map[string]metav1.OwnerReference{}
 	for _, p := range pods {
-		if ref := metav1.GetControllerOf(p); ref != nil && ref.Kind == "Job" && p.DeletionTimestamp == nil && slices.Contains(p.Finalizers, jobTrackingFinalizer) {
+		if ref := metav1.GetControllerOf(p.Pod); ref != nil && ref.Kind == "Job" && p.DeletionTimestamp == nil && slices.Contains(p.Finalizers, jobTrackingFinalizer) {
 			mine[string(ref.UID)] = append(mine[string(ref.UID)], p)
 			owners[string(ref.UID)] = *ref
 		}
@@ -59,7 +71,7 @@ func (c *Cluster) outlives(ctx context.Context, pods []*corev1.Pod) error {
 
 // failures is how many failures the controller has counted, or will of pods that have ended or are going already. The watch may not have
 // seen the last eviction yet, so they are read live.
-func failures(j *batchv1.Job, all []corev1.Pod, without []*corev1.Pod) int {
+func failures(j *batchv1.Job, all []corev1.Pod, without []leaver) int {
 	n, known := int(j.Status.Failed), map[string]bool{}
 	if u := j.Status.UncountedTerminatedPods; u != nil {
 		n += len(u.Failed)
@@ -86,27 +98,32 @@ func failures(j *batchv1.Job, all []corev1.Pod, without []*corev1.Pod) int {
 const defaultBackoffLimit = 6
 
 // endedBy says why a Job would end, or one of its indexes for good, if these pods were evicted after so many failures; empty: it goes on.
-func endedBy(j *batchv1.Job, pods []*corev1.Pod, failed int) string {
-	switch disruption(j.Spec.PodFailurePolicy) {
-	case batchv1.PodFailurePolicyActionIgnore:
-		return ""
-	case batchv1.PodFailurePolicyActionFailJob:
-		return "its podFailurePolicy ends it (FailJob) when a pod is evicted"
-	case batchv1.PodFailurePolicyActionFailIndex:
-		return "its podFailurePolicy gives an index up (FailIndex) when its pod is evicted"
-	}
+func endedBy(j *batchv1.Job, pods []leaver, failed int) string {
+	added := 0
 	for _, p := range pods {
+		switch disruption(j.Spec.PodFailurePolicy, p.disrupted()) {
+		case batchv1.PodFailurePolicyActionIgnore:
+			continue
+		case batchv1.PodFailurePolicyActionFailJob:
+			return "its podFailurePolicy ends it (FailJob) when a pod is evicted"
+		case batchv1.PodFailurePolicyActionFailIndex:
+			return "its podFailurePolicy gives an index up (FailIndex) when its pod is evicted"
+		}
+		added++
 		before, _ := strconv.Atoi(p.Annotations[batchv1.JobIndexFailureCountAnnotation])
 		if limit := j.Spec.BackoffLimitPerIndex; limit != nil && before >= int(*limit) {
 			return fmt.Sprintf("an eviction counts as a failure, and the index of pod %s has used up its backoffLimitPerIndex of %d", p.Name, *limit)
 		}
 	}
+	if added == 0 {
+		return ""
+	}
 	limit := defaultBackoffLimit
 	if j.Spec.BackoffLimit != nil {
 		limit = int(*j.Spec.BackoffLimit)
 	}
-	if failed+len(pods) > limit {
-		return fmt.Sprintf("an eviction counts as a failure; it has %d, %d would be added, and its backoffLimit is %d", failed, len(pods), limit)
+	if failed+added > limit {
+		return fmt.Sprintf("an eviction counts as a failure; it has %d, %d would be added, and its backoffLimit is %d", failed, added, limit)
 	}
 	return ""
 }
@@ -114,14 +131,14 @@ func endedBy(j *batchv1.Job, pods []*corev1.Pod, failed int) string {
 // killed are the exit codes of a process that SIGTERM and SIGKILL end. Another code, of one that ends by itself when told to, is not known before.
 var killed = []int32{143, 137}
 
-// disruption is what a policy does to a pod that is evicted, by its first rule that matches. Of rules about exit codes one that gives up counts
+// disruption is what a policy does to a pod that goes, marked as disrupted or not, by its first rule that matches. Of rules about exit codes one that gives up counts
 // if it could match.
-func disruption(p *batchv1.PodFailurePolicy) batchv1.PodFailurePolicyAction {
+func disruption(p *batchv1.PodFailurePolicy, marked bool) batchv1.PodFailurePolicyAction {
 	if p == nil {
 		return batchv1.PodFailurePolicyActionCount
 	}
 	for _, r := range p.Rules {
-		if slices.ContainsFunc(r.OnPodConditions, func(c batchv1.PodFailurePolicyOnPodConditionsPattern) bool {
+		if marked && slices.ContainsFunc(r.OnPodConditions, func(c batchv1.PodFailurePolicyOnPodConditionsPattern) bool {
 			return c.Type == corev1.DisruptionTarget && (c.Status == corev1.ConditionTrue || c.Status == "")
 		}) {
 			return r.Action

@@ -128,3 +128,18 @@ func TestAJobThatAnEvictionWouldEndIsReplacedOnceItsLimitIsRaised(t *testing.T) 
 		t.Errorf("the second: %v", err)
 	}
 }
+
+// A pod of a lost node is deleted and not evicted: the API server does not mark it, and no rule about disruptions matches.
+func TestAJobThatIgnoresDisruptionsIsEndedByAPodDeletedByForceAllTheSame(t *testing.T) {
+	s := kube(t)
+	c := start(t, asRemediator(s), cluster.Options{})
+	_, g := gang(t, s, c, 2, limited(0), onFailure(disrupted(batchv1.PodFailurePolicyActionIgnore)), small)
+	force := func(cluster.Member) bool { return true }
+	if err := c.MayReplace(within(t), g.Members[1:], cluster.RecreateOptions{Incident: "inc-1", Force: force}); !errors.Is(err, cluster.ErrFails) {
+		t.Errorf("foretold: %v", err)
+	}
+	if _, err := c.ReplacePod(within(t), g.Members[1], cluster.ReplaceOptions{Incident: "inc-1", Force: true}); !errors.Is(err, cluster.ErrFails) {
+		t.Errorf("replaced: %v", err)
+	}
+	intact(t, s, g.Members[1])
+}

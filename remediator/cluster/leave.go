@@ -16,11 +16,12 @@ import (
 // the error says which. ErrFails: without FastReplace one of their Jobs would end by it. A pod that has gone or is going needs nobody's leave,
 // and one that is to be deleted by force only that of its Job.
 func (c *Cluster) MayReplace(ctx context.Context, pods []Member, o RecreateOptions) error {
-	var healthy, gone []*corev1.Pod
+	var healthy []*corev1.Pod
+	var gone []leaver
 	for _, m := range pods {
 		if o.Force != nil && o.Force(m) {
 			if pod, err := c.getPod(ctx, m.Namespace, m.Pod); err == nil && string(pod.UID) == m.PodUID && !ended(pod) {
-				gone = append(gone, pod)
+				gone = append(gone, leaver{pod, true})
 			} else if err != nil && !apierrors.IsNotFound(err) {
 				return wrap("ask whether pod "+m.String()+" may go", err)
 			}
@@ -31,7 +32,7 @@ func (c *Cluster) MayReplace(ctx context.Context, pods []Member, o RecreateOptio
 			return err
 		}
 		if pod != nil {
-			gone = append(gone, pod)
+			gone = append(gone, leaver{pod, false})
 		}
 		if pod != nil && isReady(pod) { // the eviction of any other takes nothing from a budget
 			healthy = append(healthy, pod)

@@ -129,7 +129,7 @@ func (r *replacement) prepare(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	if !r.o.FastReplace {
-		if err := r.outlives(ctx, []*corev1.Pod{pod}); err != nil {
+		if err := r.outlives(ctx, []leaver{{pod, r.o.Force}}); err != nil {
 			return fmt.Errorf("%s: %w", r.op, err)
 		}
 	}
