@@ -2,6 +2,7 @@ package detectorconnector
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -160,8 +161,10 @@ func samples(at time.Time, ps ...point) pmetric.Metrics {
 		d := m.SetEmptyGauge().DataPoints().AppendEmpty()
 		d.SetDoubleValue(p.value)
 		d.SetTimestamp(pcommon.NewTimestampFromTime(at))
-		if err := d.Attributes().FromRaw(p.attrs); err != nil {
-			panic(err)
+		for _, k := range slices.Sorted(maps.Keys(p.attrs)) { // a receiver gives a series the same order each time
+			if err := d.Attributes().PutEmpty(k).FromRaw(p.attrs[k]); err != nil {
+				panic(err)
+			}
 		}
 	}
 	return md
