@@ -125,7 +125,7 @@ func (d *driver) plan(ctx context.Context) error {
 		chosen.Checkpoint, chosen.Restart = false, false
 	}
 	if chosen.MaxPerJob > 0 && i.Restarts >= chosen.MaxPerJob {
-		return d.closes(ctx, Failed, fmt.Sprintf("%d restarts in this incident did not bring the job back; a person is needed", i.Restarts))
+		return d.closes(ctx, Failed, fmt.Sprintf("%s in this incident did not bring the job back; a person is needed", count(i.Restarts, "restart")))
 	}
 	verdicts, err := d.guards(chosen, facts, i)
 	if err != nil {

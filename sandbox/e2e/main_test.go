@@ -166,6 +166,7 @@ func newStage() (_ *demo.Stage, crash string, _ error) {
 		Nodes: nodes(), Auth: true, Progress: os.Stderr, Policies: relaxed, Bin: bin, Remediator: []string{self, asRemediator, "--crash", crash},
 	})
 	if err != nil {
+		_ = os.RemoveAll(dir)
 		return nil, "", err
 	}
 	return s, crash, cordon(s, far, true)
