@@ -19,7 +19,7 @@ type thrift struct {
 // while memory is being taken, in the middle of one, and takes what is in use just then for what lives, so that the next collection
 // comes late. So garbage is looked at once a second and collected in a quiet moment, and percent is for what a burst brings on top.
 // The DCGM process keeps two readings: go-dcgm takes 4 KiB for a value. Measured with make bench-agent.
-var thrifts = map[Mode]thrift{Agent: {125, 3 << 20}, DCGM: {250, 4 << 20}}
+var thrifts = map[Mode]thrift{Agent: {125, 3 << 20}, DCGM: {200, 3 << 20}}
 
 // economise sets what Go takes of a training node, where the environment (GOGC, GOMAXPROCS) does not say: on a hundred cores Go would
 // collect garbage on as many as are idle, and these two processes need a fiftieth of one. What it began ends with stop.
