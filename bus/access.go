@@ -134,18 +134,42 @@ func (b *Bus) dialled() error {
 	return nil
 }
 
-// redacted is the address of servers, with no password in it.
-func redacted(servers string) string {
+// Redacted is the address of servers as it may be printed: scheme and host, with no password and no token in it.
+func Redacted(servers string) string {
 	all := strings.Split(servers, ",")
 	for i, s := range all {
-		if u, err := url.Parse(strings.TrimSpace(s)); err != nil {
-			all[i] = "(an address that cannot be read)" // nor can what is a password in it
-		} else if all[i] = u.Redacted(); u.User != nil {
-			if _, two := u.User.Password(); !two { // a token
-				u.User = url.User("xxxxx")
-				all[i] = u.String()
-			}
-		}
+		all[i] = redactedOne(strings.TrimSpace(s))
 	}
 	return strings.Join(all, ",")
+}
+
+func redactedOne(server string) string {
+	plain := !strings.Contains(server, "://") // as the library takes it: nats://
+	if plain {
+		server = "nats://" + server
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return "(an address that cannot be read)" // nor can what is a password in it
+	}
+	at := u.Host
+	if u.User != nil {
+		if _, two := u.User.Password(); two {
+			at = u.User.Username() + ":xxxxx@" + at
+		} else { // a token
+			at = "xxxxx@" + at
+		}
+	}
+	if plain {
+		return at
+	}
+	return u.Scheme + "://" + at
+}
+
+// unnamed is an error of the library without the address that it repeats, secrets included.
+func unnamed(err error) error {
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		return u.Err
+	}
+	return err
 }

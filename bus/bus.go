@@ -80,7 +80,7 @@ func Connect(o Options) (*Bus, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	at := redacted(o.URL)
+	at := Redacted(o.URL)
 	log := o.Logger.With("nats", at)
 	b := &Bus{cluster: o.Cluster, opts: o, log: log, at: at}
 	b.since.Store(time.Now().UnixNano())
@@ -120,7 +120,7 @@ func Connect(o Options) (*Bus, error) {
 	}
 	nc, err := nats.Connect(o.URL, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("NATS at %s is not asked: %w; its address is given by --nats or PITCREW_NATS, a file of its credentials by --creds or PITCREW_NATS_CREDS", at, err)
+		return nil, fmt.Errorf("NATS at %s is not asked: %w; its address is given by --nats or PITCREW_NATS, a file of its credentials by --creds or PITCREW_NATS_CREDS", at, unnamed(err))
 	}
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(maxPending))
 	if err != nil {
@@ -186,6 +186,8 @@ func (b *Bus) ensure(ctx context.Context) error {
 		{Bucket: ControlBucket, History: 64, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: StatementBucket, History: 1, TTL: statementsFor, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: FindingBucket, History: 1, TTL: findingsFor, MaxBytes: findingsMost, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
+		{Bucket: LedgerBucket, History: 8, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
+		{Bucket: AsideBucket, History: 1, TTL: seenFor, MaxBytes: asideMost, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: AttemptBucket, History: 8, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 	}
 	for _, c := range buckets {

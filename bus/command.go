@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -159,7 +160,11 @@ func (b *Bus) HandleCommands(ctx context.Context, node string, handlers map[stri
 }
 
 func (b *Bus) answer(ctx context.Context, m *nats.Msg, node string, handlers map[string]func(context.Context, Command) (Reply, error)) {
-	verb := m.Subject[len(subject(commandPrefix, b.cluster, node))+1:]
+	verb, ours := strings.CutPrefix(m.Subject, subject(commandPrefix, b.cluster, node)+".")
+	if !ours || m.Reply == "" { // no question: for example a server's acknowledgement that another client had sent here
+		b.log.Warn("message on a command's subject is not a command; ignored", "subject", m.Subject)
+		return
+	}
 	var c Command
 	r := Reply{Node: node}
 	handle, known := handlers[verb]

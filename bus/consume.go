@@ -53,7 +53,7 @@ const (
 func (b *Bus) consume(ctx context.Context, durable string, handle func(context.Context, Delivery) error, bad func(string, error)) error {
 	link, stop := b.untilBack(ctx)
 	defer stop()
-	c, err := b.consumer(link, durable)
+	c, err := b.consumer(link, durable, 1)
 	if link.Err() != nil {
 		return context.Cause(link)
 	}
@@ -84,12 +84,12 @@ func (b *Bus) consume(ctx context.Context, durable string, handle func(context.C
 }
 
 // consumer makes the durable consumer, or one that begins now if it has no name.
-func (b *Bus) consumer(ctx context.Context, durable string) (jetstream.Consumer, error) {
+func (b *Bus) consumer(ctx context.Context, durable string, pending int) (jetstream.Consumer, error) {
 	if err := b.Wait(ctx); err != nil {
 		return nil, err
 	}
 	cfg := jetstream.ConsumerConfig{
-		Durable: durable, AckPolicy: jetstream.AckExplicitPolicy, AckWait: againAfter, MaxAckPending: 1,
+		Durable: durable, AckPolicy: jetstream.AckExplicitPolicy, AckWait: againAfter, MaxAckPending: pending,
 		FilterSubject: eventPrefix + "." + Token(b.cluster) + ".>", DeliverPolicy: jetstream.DeliverAllPolicy,
 	}
 	if durable == "" {

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ const gatewayMark = "@"
 const (
 	findingsFor  = 10 * time.Minute // after which a finding is forgotten that its gateway has not set again
 	findingsMost = 64 << 20         // bytes, of all gateways
+	asideMost    = 64 << 20         // bytes of events that were set aside
 )
 
 func (b *Bus) findings() Bucket[Condition] { return NewBucket[Condition](b, FindingBucket) }
@@ -82,6 +84,9 @@ func speaker(e event.Event) string {
 	return e.Data.Target.Node
 }
 
+// ErrForged is wrapped for an event that its publisher may not send: it speaks for another node or gateway.
+var ErrForged = errors.New("refused, since its publisher may not say that")
+
 // admit checks an event against who was allowed to publish it. A node speaks of itself. A gateway speaks of the ranks of any node,
 // and says of them how they compare and nothing else.
 func (d *Delivery) admit(spoke string) error {
@@ -89,17 +94,17 @@ func (d *Delivery) admit(spoke string) error {
 	claim := d.Event.Data.Target.Node
 	switch source := event.GatewayOf(d.Event.Source); {
 	case ok && source != gateway:
-		return fmt.Errorf("event %s of source %q came on the subject of gateway %q: refused", d.Event.ID, d.Event.Source, gateway)
+		return fmt.Errorf("event %s of source %q came on the subject of gateway %q: %w", d.Event.ID, d.Event.Source, gateway, ErrForged)
 	case ok:
 		if err := event.MayGateway(d.Event); err != nil {
-			return fmt.Errorf("%w: refused", err)
+			return fmt.Errorf("%w: %w", err, ErrForged)
 		}
 		d.Gateway = gateway
 		return nil
 	case source != "":
-		return fmt.Errorf("event %s of gateway %q came on the subject of node %q: refused", d.Event.ID, source, spoke)
+		return fmt.Errorf("event %s of gateway %q came on the subject of node %q: %w", d.Event.ID, source, spoke, ErrForged)
 	case claim != "" && claim != spoke:
-		return fmt.Errorf("event %s speaks of node %q on the subject of node %q: refused", d.Event.ID, claim, spoke)
+		return fmt.Errorf("event %s speaks of node %q on the subject of node %q: %w", d.Event.ID, claim, spoke, ErrForged)
 	}
 	d.Node = spoke
 	return nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pitcrew/pitcrew/event"
@@ -15,6 +16,9 @@ import (
 
 // ErrConflict is wrapped when a compare-and-swap finds another revision; read again and decide again.
 var ErrConflict = errors.New("revision conflict")
+
+// ErrTooLarge is wrapped when a value does not fit into one message. Nothing was written.
+var ErrTooLarge = errors.New("the value is larger than a message may be")
 
 // ErrNotFound is wrapped when a key has no value.
 var ErrNotFound = errors.New("not found")
@@ -100,11 +104,17 @@ func (k Bucket[T]) Put(ctx context.Context, key string, v T, rev uint64) (uint64
 	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
 		return 0, fmt.Errorf("%s/%s at revision %d: %w", k.name, key, rev, ErrConflict)
 	}
+	if errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &api) && api.ErrorCode == jsMessageTooLarge {
+		return 0, fmt.Errorf("%s/%s: %w: %d bytes", k.name, key, ErrTooLarge, len(raw))
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%s/%s: %w", k.name, key, err)
 	}
 	return next, nil
 }
+
+// jsMessageTooLarge is JetStream's error code for a message beyond the stream's limit.
+const jsMessageTooLarge jetstream.ErrorCode = 10054
 
 // Delete removes the key's value if it stands at rev.
 func (k Bucket[T]) Delete(ctx context.Context, key string, rev uint64) error {
@@ -183,6 +193,7 @@ func (b *Bus) Seen(ctx context.Context, id string) (fresh bool, err error) {
 
 // Attempt is the one truth about who runs what in a job; see docs/contracts.md. The key is the job's UID.
 type Attempt struct {
+	Term       int64     `json:"term,omitempty"` // of the leader that wrote it: an earlier one must not write over it
 	Job        event.Job `json:"job"`
 	Attempt    int       `json:"attempt"`
 	Incident   string    `json:"incident"`

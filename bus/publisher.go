@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,21 +19,21 @@ import (
 )
 
 const (
-	maxPending  = 1024            // publishes without an acknowledgement
-	maxSpooled  = 10_000          // findings on disk; beyond it the oldest is dropped and counted
-	ackWait     = 5 * time.Second // then it is sent again under the same id
-	retryEvery  = time.Second     // while the server answers with errors
-	spoolSuffix = ".event.json"
+	maxPending = 1024            // publishes without an acknowledgement
+	maxSpooled = 10_000          // findings on disk; beyond it the oldest is dropped and counted
+	ackWait    = 5 * time.Second // then it is sent again under the same id
+	retryEvery = time.Second     // while the server answers with errors
 )
 
 // Publisher sends events and keeps each until it is acknowledged.
 //
 // With a spool folder an event is on disk before Publish returns and leaves it when JetStream has acknowledged it, so a crash
-// of the process loses nothing (a crash of the machine may lose what the kernel had not written). Without one, events wait in
-// memory. Safe for use by several goroutines.
+// of the process loses nothing (a crash of the machine may lose what the kernel had not written). A file that cannot be read stays
+// where it is, and costs no other file. Without a spool folder, events wait in memory. Safe for use by several goroutines.
 type Publisher struct {
 	b     *Bus
 	spool string
+	files files
 	log   *slog.Logger
 	queue chan *item // pointers: the room for maxSpooled of them is made at once
 	done  chan struct{}
@@ -58,48 +57,26 @@ type Counts struct{ Sent, Acked, Failed, Dropped, Waiting int64 }
 // NewPublisher makes a publisher and takes up what an earlier one left in the spool. spool may be empty. onAck, if not nil, is
 // called with each acknowledged event and the time since Publish; it must not block.
 func (b *Bus) NewPublisher(spool string, onAck func(event.Event, time.Duration)) (*Publisher, error) {
+	return b.newPublisher(spool, onAck, disk{})
+}
+
+func (b *Bus) newPublisher(spool string, onAck func(event.Event, time.Duration), on files) (*Publisher, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Publisher{
-		b: b, spool: spool, log: b.log, queue: make(chan *item, maxSpooled), done: make(chan struct{}), stop: cancel,
+		b: b, spool: spool, files: on, log: b.log, queue: make(chan *item, maxSpooled), done: make(chan struct{}), stop: cancel,
 		held: map[string]bool{}, onAck: onAck,
 	}
 	if spool != "" {
-		if err := os.MkdirAll(spool, 0o700); err != nil {
+		if err := on.MkdirAll(spool); err != nil {
 			cancel()
 			return nil, fmt.Errorf("spool of findings: %w", err)
 		}
 		if err := p.reload(); err != nil {
-			cancel()
-			return nil, err
+			b.log.Warn("spool of findings: not everything could be taken up; the rest is", "folder", spool, "error", err)
 		}
 	}
 	go p.run(ctx)
 	return p, nil
-}
-
-// reload queues what the spool holds, oldest first. A file that cannot be read as an event is set aside, not deleted.
-func (p *Publisher) reload() error {
-	names, err := filepath.Glob(filepath.Join(p.spool, "*"+spoolSuffix))
-	if err != nil {
-		return err
-	}
-	sort.Strings(names)
-	for _, n := range names {
-		raw, err := os.ReadFile(n)
-		if err != nil {
-			return fmt.Errorf("spool of findings: %w", err)
-		}
-		e, err := event.Decode(raw)
-		if err != nil {
-			p.log.Error("spooled finding is unreadable; set aside", "file", n, "error", err)
-			if err := os.Rename(n, n+".bad"); err != nil {
-				return fmt.Errorf("spool of findings: %w", err)
-			}
-			continue
-		}
-		p.accept(&item{e, raw, time.Now()})
-	}
-	return nil
 }
 
 // Publish accepts an event for delivery. It returns an error only for an event that is malformed or could not be spooled; a
@@ -116,7 +93,7 @@ func (p *Publisher) Publish(e event.Event) error {
 		return nil
 	}
 	if p.spool != "" {
-		if err := writeFile(p.path(e), raw); err != nil {
+		if err := p.write(p.path(e), raw); err != nil {
 			return fmt.Errorf("spool event %s: %w", e.ID, err)
 		}
 	}
@@ -153,7 +130,7 @@ func (p *Publisher) forget(e event.Event) {
 	delete(p.held, e.ID)
 	p.mu.Unlock()
 	if p.spool != "" {
-		if err := os.Remove(p.path(e)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := p.files.Remove(p.path(e)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			p.log.Warn("spool", "error", err)
 		}
 	}
@@ -256,14 +233,6 @@ func (p *Publisher) Close(ctx context.Context) error {
 	p.stop()
 	<-p.done
 	return err
-}
-
-func writeFile(path string, b []byte) error {
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -40,7 +40,7 @@ type duty struct {
 
 var (
 	allStreams = []string{EventStream, ConditionStream}
-	allBuckets = []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, StatementBucket, FindingBucket, ClassBucket}
+	allBuckets = []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, StatementBucket, FindingBucket, ClassBucket, LedgerBucket, AsideBucket}
 )
 
 // duties is the one table of who may do what. It says nothing of streams' ends: no role may delete, purge or change one.
@@ -67,19 +67,19 @@ var duties = map[Role]duty{
 		acts:      true,
 		pull:      allStreams,
 		follow:    []string{IncidentBucket, AttemptBucket, ControlBucket},
-		get:       []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket},
-		put:       []string{IncidentBucket + ".>", SeenBucket + ".>", AttemptBucket + ".>", ControlBucket + ".>"},
+		get:       []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, LedgerBucket},
+		put:       []string{IncidentBucket + ".>", SeenBucket + ".>", AttemptBucket + ".>", ControlBucket + ".>", LedgerBucket + ".>", AsideBucket + ".>"},
 	},
 	RoleOperator: {
 		pull:   allStreams,
-		follow: []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket},
-		get:    []string{IncidentBucket, StatementBucket, ControlBucket},
+		follow: []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket, LedgerBucket, AsideBucket},
+		get:    []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket},
 		put:    []string{StatementBucket + ".>", ControlBucket + ".>", IncidentBucket + ".>"}, // an approval is written into the incident
 	},
 	RoleReader: {
 		pull:   allStreams,
-		follow: []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket},
-		get:    []string{IncidentBucket, StatementBucket, ControlBucket},
+		follow: []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket, LedgerBucket, AsideBucket},
+		get:    []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket},
 	},
 }
 

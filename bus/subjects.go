@@ -16,6 +16,8 @@ const (
 	StatementBucket = "PITCREW_STATEMENTS"
 	FindingBucket   = "PITCREW_FINDINGS"
 	ClassBucket     = "PITCREW_CLASSES"
+	LedgerBucket    = "PITCREW_LEDGER"
+	AsideBucket     = "PITCREW_ASIDE"
 )
 
 const (

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -129,16 +130,24 @@ func TestNoConfigurationListensBeyondThisHostOrBatches(t *testing.T) {
 	}
 }
 
-func TestSamplesPassTheMemoryLimiterFirstAndFindingsPassNothing(t *testing.T) {
+func TestPodsSamplesPassTheMemoryLimiterFirstAndFaultsAndDCGMsSamplesPassNone(t *testing.T) {
+	ofPods := map[any]bool{"torch": true, "otlp/training": true}
 	for _, m := range allModes {
 		pipelines := tree(t, m)["service"].(map[string]any)["pipelines"].(map[string]any)
 		for name, p := range pipelines {
 			processors, _ := p.(map[string]any)["processors"].([]any)
+			limited := slices.Contains(processors, any("memory_limiter"))
+			first := len(processors) > 0 && processors[0] == "memory_limiter"
+			pods := slices.ContainsFunc(p.(map[string]any)["receivers"].([]any), func(r any) bool { return ofPods[r] })
 			switch {
-			case name == "metrics" && (len(processors) == 0 || processors[0] != "memory_limiter"):
-				t.Errorf("%s, %s: processors %v", m, name, processors)
 			case strings.HasPrefix(name, "logs") && len(processors) > 0:
-				t.Errorf("%s, %s: %v stand in a fault's way", m, name, processors)
+				t.Errorf("%s, %s: %v are in the way of a fault", m, name, processors)
+			case m == Agent && strings.HasPrefix(name, "metrics") && pods && !first:
+				t.Errorf("%s, %s: samples of pods pass %v; want memory_limiter first", m, name, processors)
+			case m == Agent && strings.HasPrefix(name, "metrics") && !pods && limited:
+				t.Errorf("%s, %s: %v refuse samples of DCGM because of what pods do", m, name, processors)
+			case m != Agent && name == "metrics" && !first:
+				t.Errorf("%s, %s: processors %v; want memory_limiter first", m, name, processors)
 			}
 		}
 	}

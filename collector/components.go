@@ -16,7 +16,6 @@ import (
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/service/telemetry/otelconftelemetry"
 
-	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/prometheusexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage"
 
@@ -26,6 +25,7 @@ import (
 	"github.com/pitcrew/pitcrew/collector/natsexporter"
 	"github.com/pitcrew/pitcrew/collector/pilotextension"
 	"github.com/pitcrew/pitcrew/collector/podlabels"
+	"github.com/pitcrew/pitcrew/collector/promexporter"
 	"github.com/pitcrew/pitcrew/collector/rankinfo"
 	"github.com/pitcrew/pitcrew/collector/statementsextension"
 	"github.com/pitcrew/pitcrew/receivers/dcgmreceiver"
@@ -68,7 +68,7 @@ func connectors() []connector.Factory {
 func exporters() []exporter.Factory {
 	return append([]exporter.Factory{
 		natsexporter.NewFactory(),
-		scraped(prometheusexporter.NewFactory()),
+		promexporter.NewFactory(),
 		otlpexporter.NewFactory(),
 		debugexporter.NewFactory(),
 	}, onDemand().exporters...)

@@ -15,11 +15,11 @@ type thrift struct {
 	quiet   uint64 // bytes of garbage that are collected between two bursts
 }
 
-// thrifts of the processes of a training node. What they make comes in bursts: a reading of all GPUs, a scrape. Go begins to collect
-// while memory is being taken, in the middle of one, and takes what is in use just then for what lives, so that the next collection
-// comes late. So garbage is looked at once a second and collected in a quiet moment, and percent is for what a burst brings on top.
-// The DCGM process keeps two readings: go-dcgm takes 4 KiB for a value. Measured with make bench-agent.
-var thrifts = map[Mode]thrift{Agent: {125, 3 << 20}, DCGM: {200, 3 << 20}}
+// thrifts of the processes of a training node. What they allocate comes in bursts: a reading of all GPUs, a scrape. Go starts to collect
+// while memory is being taken, in the middle of a burst, and counts what is in use just then as live. So garbage is looked at once a second
+// and collected in a quiet moment. percent is for what a burst allocates on top, and it bounds what Go keeps of the system's memory: it is to
+// be more than quiet is of what lives. Measured with make bench-agent.
+var thrifts = map[Mode]thrift{Agent: {90, 5 << 20}, DCGM: {100, 4 << 20}}
 
 // economise sets what Go takes of a training node, where the environment (GOGC, GOMAXPROCS) does not say: on a hundred cores Go would
 // collect garbage on as many as are idle, and these two processes need a fiftieth of one. What it began ends with stop.
@@ -28,6 +28,7 @@ func economise(m Mode) (stop func()) {
 	if !ok {
 		return func() {}
 	}
+	smallPages()
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)
 	}
@@ -45,6 +46,14 @@ func economise(m Mode) (stop func()) {
 	}
 }
 
+const (
+	// settling is how long after its start a process runs what it runs once.
+	settling = 10 * time.Second
+	// releaseEvery is how often the program's file is unmapped after that: what runs once a minute or less does not stay mapped. Mapping what is
+	// used again takes a millisecond.
+	releaseEvery = 30 * time.Second
+)
+
 // collect collects garbage at a tick that finds as much as is to be collected in quiet, or a third of what lives where that is more.
 func (t thrift) collect(ticks <-chan time.Time, done <-chan struct{}) {
 	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
@@ -52,12 +61,20 @@ func (t thrift) collect(ticks <-chan time.Time, done <-chan struct{}) {
 		metrics.Read(s)
 		return s[0].Value.Uint64()
 	}
-	lives := used()
+	lives, settled, file := used(), time.Now().Add(settling), program(nil)
 	for {
 		select {
 		case <-done:
 			return
 		case <-ticks:
+		}
+		if now := time.Now(); now.After(settled) {
+			settled = now.Add(releaseEvery)
+			if file == nil {
+				debug.FreeOSMemory()    // what the start took beyond what lives
+				file, _ = thisProgram() // nil where /proc does not say: the file stays mapped
+			}
+			_, _ = file.release()
 		}
 		if used() > lives+max(t.quiet, lives/3) {
 			runtime.GC()

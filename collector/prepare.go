@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/pitcrew/pitcrew/collector/promexporter"
 )
 
 // name gives the environment variables that name the node and its addresses, where they are not set, a value from this machine.
@@ -59,6 +61,9 @@ func Prepare(m Mode) error {
 			return err
 		}
 	}
+	if m == DCGM && os.Getenv(FamiliesEnv) == promexporter.PitcrewFamilies && os.Getenv("PITCREW_DCGM_NAMES") == "" {
+		return os.Setenv("PITCREW_DCGM_NAMES", "false") // nothing would read them
+	}
 	if m != Agent {
 		return nil
 	}
@@ -80,6 +85,9 @@ func Prepare(m Mode) error {
 	}
 	return nil
 }
+
+// FamiliesEnv chooses what the node's Prometheus endpoint serves: all, dcgm or pitcrew.
+const FamiliesEnv = "PITCREW_PROMETHEUS_FAMILIES"
 
 // ClassesEnv names the file in which a gateway keeps what it learnt of workloads; set to nothing: none.
 const ClassesEnv = "PITCREW_CLASSES_FILE"

@@ -19,8 +19,10 @@ import (
 
 	"github.com/pitcrew/pitcrew/deploy"
 	"github.com/pitcrew/pitcrew/deploy/policies"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/policy"
 	"github.com/pitcrew/pitcrew/sandbox"
+	"github.com/pitcrew/pitcrew/sandbox/sandboxtest"
 )
 
 const (
@@ -105,7 +107,7 @@ var valueSets = map[string]map[string]any{
 	"without persistence, a library of the host's": {"gateway": map[string]any{"persistence": map[string]any{"enabled": false}},
 		"bus":   map[string]any{"persistence": map[string]any{"enabled": false}, "syncAlways": true},
 		"dcgm":  map[string]any{"libraryHostPath": "/usr/lib/x86_64-linux-gnu/libdcgm.so.4", "expectedGPUs": 8, "address": "$(HOST_IP):5555"},
-		"agent": map[string]any{"socketHostPath": "/run/pitcrew", "env": map[string]any{"PITCREW_LOG_LEVEL": "debug"}}},
+		"agent": map[string]any{"socketHostPath": "/run/pitcrew", "families": "dcgm", "env": map[string]any{"PITCREW_LOG_LEVEL": "debug"}}},
 	"agents alone, unprivileged": {"agent": map[string]any{"privileged": false, "nameJobs": false}, "dcgm": map[string]any{"enabled": false},
 		"gateway": map[string]any{"enabled": false}, "remediator": map[string]any{"enabled": false}, "networkPolicy": false,
 		"node": map[string]any{"tolerations": []any{}, "runtimeClassName": "nvidia", "maxUnavailable": 3}, "bus": map[string]any{"enabled": false},
@@ -114,6 +116,8 @@ var valueSets = map[string]map[string]any{
 		"imagePullSecrets": []any{"registry"}, "policies": map[string]any{"mode": "enforce", "extra": map[string]any{"mine.yaml": ownPolicy}}, "placementPolicy": true,
 		"remediator": map[string]any{"alertmanagers": []any{"http://a:9093", "http://b:9093"}, "webhooks": []any{"https://x/y"}, "otlp": "tempo:4317"},
 		"uninstall":  map[string]any{"keepCordons": true}, "bus": map[string]any{"persistence": map[string]any{"whenDeleted": "Retain", "storageClassName": "fast"}}},
+	"enforcing below Kubernetes 1.36":  {"policies": map[string]any{"mode": "approve"}, "placementPolicy": false},
+	"a webhook with a given authority": {"remediator": map[string]any{"rights": "enforce"}, "webhook": map[string]any{"enabled": true, "caSecret": "steer-ca", "caBundle": "LS0t"}},
 }
 
 const ownPolicy = `apiVersion: pitcrew.dev/v1alpha1
@@ -129,8 +133,8 @@ spec:
 `
 
 func TestTheChartsRightsAndPlacementPolicyAreThoseThatAreAppliedByHand(t *testing.T) {
-	all := objects(t, map[string]any{"placementPolicy": true})
-	for file, manifest := range map[string][]byte{"rbac.yaml": deploy.RBAC, "agent-rbac.yaml": deploy.AgentRBAC, "nats-accounts.yaml": deploy.NATSAccounts, "placement-policy.yaml": deploy.PlacementPolicy} {
+	all := objects(t, map[string]any{"placementPolicy": true, "policies": map[string]any{"mode": "enforce"}})
+	for file, manifest := range map[string][]byte{"rbac.yaml": deploy.RBAC, "rbac-enforce.yaml": deploy.RBACEnforce, "remediator-bounds.yaml": deploy.RemediatorBounds, "agent-rbac.yaml": deploy.AgentRBAC, "nats-accounts.yaml": deploy.NATSAccounts, "placement-policy.yaml": deploy.PlacementPolicy} {
 		for _, want := range parse(t, string(manifest)) {
 			if want.GetKind() == "Namespace" {
 				continue // helm's to make
@@ -147,16 +151,66 @@ func TestTheChartsRightsAndPlacementPolicyAreThoseThatAreAppliedByHand(t *testin
 	}
 	roles := 0
 	for _, o := range all {
-		if strings.Contains(o.GetKind(), "Role") {
+		if strings.Contains(o.GetKind(), "Role") && o.GetAnnotations()["helm.sh/hook"] == "" {
 			roles++
 		}
 	}
-	if roles != 8 {
-		t.Errorf("%d roles and bindings; those of rbac.yaml and agent-rbac.yaml are 8: does the chart give rights of its own?", roles)
+	if roles != 12 {
+		t.Errorf("%d roles and bindings; those of rbac.yaml, rbac-enforce.yaml and agent-rbac.yaml are 12: does the chart give rights of its own?", roles)
 	}
-	moved, said, err := helm(t, "template", "pitcrew", chart, "-n", "elsewhere", "--set", "placementPolicy=true")
+	moved, said, err := helm(t, "template", "pitcrew", chart, "-n", "elsewhere", "--set", "placementPolicy=true,policies.mode=enforce,webhook.enabled=true")
 	if err != nil || strings.Contains(moved, namespace) {
 		t.Errorf("in another namespace %s is still named (%v, %s)", namespace, err, said)
+	}
+}
+
+// Which role the remediator's account gets, and who steers, follow from what the policies may do and what the API server has.
+func TestTheAccountMayActOnlyWhereAPolicyMay(t *testing.T) {
+	acting := strings.Replace(ownPolicy, "mode: observe", "mode: \"enforce\"", 1)
+	const policyAPI = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+	for name, test := range map[string]struct {
+		values                    map[string]any
+		more                      []string
+		enforces, policy, webhook bool
+	}{
+		"as it stands, on 1.36":        {more: []string{"--api-versions", policyAPI}, policy: true},
+		"as it stands, below":          {},
+		"enforcing, on 1.36":           {map[string]any{"policies": map[string]any{"mode": "enforce"}}, []string{"--api-versions", policyAPI}, true, true, false},
+		"approving, below":             {map[string]any{"policies": map[string]any{"mode": "approve"}}, nil, true, false, true},
+		"enforcing, below 1.30":        {map[string]any{"policies": map[string]any{"mode": "enforce"}}, []string{"--kube-version", "1.29.4"}, true, false, false},
+		"one policy of one's own acts": {map[string]any{"policies": map[string]any{"extra": map[string]any{"mine.yaml": acting}}}, nil, true, false, true},
+		"one of one's own observes":    {values: map[string]any{"policies": map[string]any{"extra": map[string]any{"mine.yaml": ownPolicy}}}},
+		"rights withheld":              {values: map[string]any{"policies": map[string]any{"mode": "enforce"}, "remediator": map[string]any{"rights": "observe"}}},
+	} {
+		all := objects(t, test.values, test.more...)
+		for what, want := range map[[2]string]bool{
+			{"ClusterRoleBinding", "pitcrew-remediator-enforce"}: test.enforces, {"RoleBinding", "pitcrew-remediator-enforce"}: test.enforces,
+			{"MutatingAdmissionPolicy", "pitcrew-placement"}: test.policy, {"MutatingWebhookConfiguration", "pitcrew-placement"}: test.webhook,
+			{"Service", "pitcrew-webhook"}: test.webhook, {"Secret", "pitcrew-webhook-ca"}: test.webhook,
+		} {
+			if got := find(all, what[0], what[1]) != nil; got != want {
+				t.Errorf("%s: %s %s is there: %v, want %v", name, what[0], what[1], got, want)
+			}
+		}
+	}
+}
+
+// The chart's webhook is the shipped one, and believes the authority that it mounts.
+func TestTheChartsWebhookIsTheShippedOneWithTheAuthorityOfItsSecret(t *testing.T) {
+	all := objects(t, valueSets["enforcing below Kubernetes 1.36"])
+	got := find(all, "MutatingWebhookConfiguration", "pitcrew-placement")
+	ca, _, _ := unstructured.NestedString(find(all, "Secret", "pitcrew-webhook-ca").Object, "data", "ca.crt")
+	hooks, _, _ := unstructured.NestedSlice(got.Object, "webhooks")
+	for _, h := range hooks {
+		client := h.(map[string]any)["clientConfig"].(map[string]any)
+		if ca == "" || client["caBundle"] != ca {
+			t.Errorf("caBundle %q, the Secret's ca.crt is %q", client["caBundle"], ca)
+		}
+		delete(client, "caBundle")
+	}
+	_ = unstructured.SetNestedSlice(got.Object, hooks, "webhooks")
+	if want := parse(t, string(deploy.PlacementWebhook))[0]; asJSON(t, got) != asJSON(t, want) {
+		t.Errorf("it differs from deploy/placement-webhook.yaml:\n%s\n%s", asJSON(t, want), asJSON(t, got))
 	}
 }
 
@@ -252,21 +306,24 @@ func TestAPackagedChartRendersAsTheFolderDoes(t *testing.T) {
 
 func TestNonsensicalValuesAreRefusedByName(t *testing.T) {
 	for set, want := range map[string]string{
-		"gateway.replicas=0":             "/gateway/replicas",
-		"policies.mode=enforced":         "'off', 'observe', 'approve', 'enforce'",
-		"nats.url=localhost":             "/nats/url",
-		"agent.kubeletRoot=kubelet":      "/agent/kubeletRoot",
-		"agent.kubeletRoot=/":            "/agent/kubeletRoot",
-		"node.maxUnavailable=0%":         "/node/maxUnavailable",
-		"agent.enviroment.X=1":           "additional properties 'enviroment'",
-		"agent.resources.limits.cpu=two": "/agent/resources/limits/cpu",
-		"remediator.replicas=100":        "/remediator/replicas",
-		"placementPolicy=perhaps":        "/placementPolicy",
-		"policies.extra.a=x":             "invalid propertyName 'a'",
-		"image.repository=UPPER":         "/image/repository",
-		"cluster=a b":                    "/cluster",
-		"bus.enabled=false":              "say where NATS is",
-		"policies.shipped=false":         "neither shipped nor extra",
+		"gateway.replicas=0":                      "/gateway/replicas",
+		"policies.mode=enforced":                  "'off', 'observe', 'approve', 'enforce'",
+		"nats.url=localhost":                      "/nats/url",
+		"agent.kubeletRoot=kubelet":               "/agent/kubeletRoot",
+		"agent.kubeletRoot=/":                     "/agent/kubeletRoot",
+		"node.maxUnavailable=0%":                  "/node/maxUnavailable",
+		"agent.enviroment.X=1":                    "additional properties 'enviroment'",
+		"agent.resources.limits.cpu=two":          "/agent/resources/limits/cpu",
+		"remediator.replicas=100":                 "/remediator/replicas",
+		"placementPolicy=perhaps":                 "/placementPolicy",
+		"policies.extra.a=x":                      "invalid propertyName 'a'",
+		"image.repository=UPPER":                  "/image/repository",
+		"cluster=a b":                             "/cluster",
+		"bus.enabled=false":                       "say where NATS is",
+		"policies.shipped=false":                  "neither shipped nor extra",
+		"remediator.rights=all":                   "/remediator/rights",
+		"webhook.enabled=perhaps":                 "/webhook/enabled",
+		"webhook.enabled=true,webhook.caSecret=x": "give the ca.crt of webhook.caSecret",
 	} {
 		if _, said, err := helm(t, "template", "pitcrew", chart, "--set", set); err == nil || !strings.Contains(said, want) {
 			t.Errorf("%s: want a refusal that names %s, got %v: %s", set, want, err, said)
@@ -306,4 +363,35 @@ func TestValuesShowAllThatTheSchemaKnows(t *testing.T) {
 		}
 	}
 	walk("", properties, values)
+}
+
+// The remediator compares what is installed with the file, word for word: a newline more, and it takes the policy for somebody else's.
+func TestTheRemediatorRecognizesThePlacementPolicyThatTheChartInstalls(t *testing.T) {
+	s := sandboxtest.Cluster(t)
+	if err := s.CreateNamespace(t.Context(), "recognized", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects(t, map[string]any{"placementPolicy": true}, "-n", "recognized") {
+		if strings.HasPrefix(o.GetKind(), "MutatingAdmissionPolicy") {
+			if err := s.Apply(t.Context(), []byte(asJSON(t, o))); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { remove(t, s, o) })
+		}
+	}
+	c, err := cluster.New(s.Config(), cluster.Options{Namespace: "recognized"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if how, err := c.DecideSteering(t.Context()); how != cluster.SteerPolicy || err != nil {
+		t.Errorf("%s, %v", how, err)
+	}
+}
+
+func remove(t *testing.T, s *sandbox.Sandbox, o *unstructured.Unstructured) {
+	plural := map[string]string{"MutatingAdmissionPolicy": "mutatingadmissionpolicies", "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings"}[o.GetKind()]
+	err := s.Client().Discovery().RESTClient().Delete().AbsPath("/apis", o.GetAPIVersion(), plural, o.GetName()).Do(context.Background()).Error()
+	if err != nil {
+		t.Error(err)
+	}
 }

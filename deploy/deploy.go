@@ -8,10 +8,26 @@ import _ "embed"
 //go:embed placement-policy.yaml
 var PlacementPolicy []byte
 
-// RBAC is rbac.yaml: the remediator's account and all it may do.
+// PlacementWebhook is placement-webhook.yaml: the MutatingWebhookConfiguration that takes the policy's place below Kubernetes 1.36, without its
+// caBundle.
+//
+//go:embed placement-webhook.yaml
+var PlacementWebhook []byte
+
+// RBAC is rbac.yaml: the remediator's account, its two roles, and the binding of the one that only reads.
 //
 //go:embed rbac.yaml
 var RBAC []byte
+
+// RBACEnforce is rbac-enforce.yaml: the binding of the role that acts.
+//
+//go:embed rbac-enforce.yaml
+var RBACEnforce []byte
+
+// RemediatorBounds is remediator-bounds.yaml: the ValidatingAdmissionPolicy that limits which fields the remediator may change, and where.
+//
+//go:embed remediator-bounds.yaml
+var RemediatorBounds []byte
 
 // AgentRBAC is agent-rbac.yaml: what an agent may read so that series and events name jobs, and DRA claims their GPUs. It is optional.
 //

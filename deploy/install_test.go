@@ -20,12 +20,9 @@ import (
 func TestMain(m *testing.M) { sandboxtest.Main(m) }
 
 func TestAnInstalledChartObservesAFaultStaysOnTheNodeAndLeavesNothingBehind(t *testing.T) {
-	if os.Getenv(full) != "" {
-		t.Skip("the cluster is for the other")
-	}
-	i, values := install(t, nil)
+	i, values := install(t, sandboxtest.Cluster(t), nil)
 	s := i.s
-	const broken = "a3"
+	broken := sleepers(t, s)
 	n, err := s.Node(broken)
 	if err != nil {
 		t.Fatal(err)
@@ -37,6 +34,7 @@ func TestAnInstalledChartObservesAFaultStaysOnTheNodeAndLeavesNothingBehind(t *t
 		}
 		return err
 	})
+	was := stateOf(t, s)
 	if _, err := s.Fault(t.Context(), sandbox.Fault{Kind: sandbox.XID79, Node: broken, GPU: 3}); err != nil {
 		t.Fatal(err)
 	}
@@ -59,6 +57,10 @@ func TestAnInstalledChartObservesAFaultStaysOnTheNodeAndLeavesNothingBehind(t *t
 	node, err := s.Client().CoreV1().Nodes().Get(t.Context(), broken, metav1.GetOptions{})
 	if err != nil || node.Spec.Unschedulable || len(node.Spec.Taints) > 0 {
 		t.Errorf("as installed it only observes, and yet: %+v, %v", node.Spec, err)
+	}
+	unchanged(t, was, stateOf(t, s))
+	for _, w := range writesOf(t, s, "pitcrew-remediator") {
+		t.Errorf("under observe the remediator's account sent %s", w)
 	}
 
 	// As a remediator would leave it that acts and then is taken away.
@@ -102,14 +104,13 @@ func TestAnInstalledChartObservesAFaultStaysOnTheNodeAndLeavesNothingBehind(t *t
 	}
 }
 
-// full is set by make test-full.
-const full = "PITCREW_TEST_FULL"
-
 func TestAnInstalledChartThatEnforcesHealsAJob(t *testing.T) {
-	if os.Getenv(full) == "" {
-		t.Skip("half a minute; make test-full")
+	own, err := sandbox.Up(t.Context(), sandbox.Options{Progress: os.Stderr}) // what the other install's fault left on the nodes is not this one's
+	if err != nil {
+		t.Fatal(err)
 	}
-	i, _ := install(t, map[string]any{"policies": map[string]any{"mode": "enforce"}, "bus": map[string]any{"syncAlways": true}})
+	t.Cleanup(func() { _ = own.Stop() })
+	i, _ := install(t, own, map[string]any{"policies": map[string]any{"mode": "enforce"}, "bus": map[string]any{"syncAlways": true}})
 	i.read()
 	py, err := sandbox.FindPython(t.Context(), os.Stderr)
 	if err != nil {

@@ -23,7 +23,6 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/sandbox"
-	"github.com/pitcrew/pitcrew/sandbox/sandboxtest"
 )
 
 // boxed are the values for a sandbox, whose nodes are folders of one machine with an address each: where a real node has /dev/kmsg or the
@@ -54,7 +53,8 @@ func boxed(t *testing.T, s *sandbox.Sandbox, bin string) map[string]any {
 		}},
 		"gateway": map[string]any{"persistence": map[string]any{"enabled": false}, "nodeSelector": on("a2"), "env": map[string]any{
 			"PITCREW_NATS": nats, "PITCREW_OTLP": at(4317), "PITCREW_PROMETHEUS": at(9401), "PITCREW_HEALTH": at(13135)}},
-		"remediator": map[string]any{"env": map[string]any{"PITCREW_NATS": nats, "PITCREW_METRICS": at(9402), "KUBECONFIG": asRemediator(t, s)}},
+		"remediator": map[string]any{"env": map[string]any{"PITCREW_NATS": nats, "PITCREW_METRICS": at(9402), "KUBECONFIG": as(t, s, "pitcrew-remediator")}},
+		"uninstall":  map[string]any{"env": map[string]any{"KUBECONFIG": as(t, s, "pitcrew-uninstall")}},
 		"bus":        map[string]any{"port": port, "persistence": map[string]any{"enabled": false}, "nodeSelector": on("a1"), "env": map[string]any{"BUS_HOST": "$(POD_IP)"}},
 	}
 }
@@ -74,19 +74,22 @@ func keys(t *testing.T, s *sandbox.Sandbox, bin string) {
 	if _, err := s.Client().CoreV1().Secrets(namespace).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		_ = s.Client().CoreV1().Secrets(namespace).Delete(context.Background(), secret.Name, metav1.DeleteOptions{})
+	})
 }
 
-// asRemediator is a kubeconfig with the rights of the chart's account and no others: the sandbox's nodes cannot put a token where clients look for it.
-func asRemediator(t *testing.T, s *sandbox.Sandbox) string {
+// as is a kubeconfig with the rights of an account of the chart and no others: the sandbox's nodes cannot put a token where clients look for it.
+func as(t *testing.T, s *sandbox.Sandbox, account string) string {
 	t.Helper()
 	cfg, err := clientcmd.LoadFromFile(s.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, user := range cfg.AuthInfos {
-		user.Impersonate = "system:serviceaccount:" + namespace + ":pitcrew-remediator"
+		user.Impersonate = "system:serviceaccount:" + namespace + ":" + account
 	}
-	file := filepath.Join(t.TempDir(), "kubeconfig")
+	file := filepath.Join(t.TempDir(), "kubeconfig-"+account)
 	if err := clientcmd.WriteToFile(*cfg, file); err != nil {
 		t.Fatal(err)
 	}
@@ -192,11 +195,10 @@ func (i installed) incidents() (list []map[string]any, err error) {
 }
 
 // install puts the chart into the sandbox and returns when everything answers.
-func install(t *testing.T, more map[string]any) (installed, map[string]any) {
+func install(t *testing.T, s *sandbox.Sandbox, more map[string]any) (installed, map[string]any) {
 	t.Helper()
 	bin := binaries(t)
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	s := sandboxtest.Cluster(t)
 	t.Setenv("KUBECONFIG", s.Kubeconfig())
 	values := boxed(t, s, bin)
 	i := installed{t, s, bin, values["agent"].(map[string]any)["env"].(map[string]any)["PITCREW_NATS"].(string), ""}

@@ -33,6 +33,7 @@ const (
 	afterlife    = 500 * time.Millisecond // of a heartbeat's record past the process
 	longAgo      = 1e9                    // seconds; an older age is as old
 	abortCode    = 75                     // the hook's exit code for leaving an attempt when told to, or by its deadline
+	fencedCode   = 76                     // the hook's exit code after a later attempt has claimed the checkpoint directory
 )
 
 // Rank is what the ring of one rank showed at one time. NaN and -1 are unknown.
@@ -295,7 +296,7 @@ func (e *Engine) judgeExit(r *rank, x Exit) {
 	for _, key := range []string{r.hung, r.stalled, r.desync} { // superseded by the exit: neither stands, neither recovered
 		e.forget(key)
 	}
-	if x.Clean || x.Told || x.Code == abortCode {
+	if x.Clean || x.Told || x.Code == abortCode || x.Code == fencedCode {
 		return
 	}
 	ev := event.Evidence{Signal: "pitcrew.train.rank_exited", Baseline: "table", Raw: exitWords(x)}

@@ -212,7 +212,8 @@ func TestOnlyAnUncleanExitIsADeadRank(t *testing.T) {
 		"ended by an exception":      {Exit{Code: 1, Error: "CUDA error"}, []string{"+rank/dead fatal"}},
 		"said bye":                   {Exit{Clean: true}, nil},
 		"left the attempt when told": {Exit{Code: 75}, nil},
-		"killed by its launcher":     {Exit{Code: -1, Signal: 9, Told: true}, nil},
+		"left because a later attempt owns its checkpoints": {Exit{Code: 76}, nil},
+		"killed by its launcher":                            {Exit{Code: -1, Signal: 9, Told: true}, nil},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

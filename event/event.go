@@ -55,6 +55,9 @@ func (s Severity) Valid() bool { return severityRank[s] > 0 }
 // AtLeast reports whether s is as severe as o. An unknown severity is below all.
 func (s Severity) AtLeast(o Severity) bool { return severityRank[s] >= severityRank[o] }
 
+// Compare is negative if s is less severe than o, 0 if equal, positive if more severe. An unknown severity is below all.
+func (s Severity) Compare(o Severity) int { return severityRank[s] - severityRank[o] }
+
 // MaxBytes bounds one encoded event; JetStream's default message limit is 1 MiB.
 const MaxBytes = 256 << 10
 

@@ -110,6 +110,19 @@ func (d *Dir) open(name string, flags int, kind uint32, kindName string) (*os.Fi
 	return os.NewFile(uintptr(fd), path), nil
 }
 
+// has says whether one of the names is there. It opens nothing.
+func (d *Dir) has(names ...string) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for _, name := range names {
+		var st unix.Stat_t
+		if d.fd >= 0 && unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+			return true
+		}
+	}
+	return false
+}
+
 var errKind = errors.New("wrong kind of file")
 
 // parseName says what a file of a pod directory is: a rank's ring or socket, the launcher's socket, or neither.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,13 +14,17 @@ import (
 type FleetOptions struct {
 	KubeletRoot string        // for example /var/lib/kubelet
 	Limits      Limits        // zero means DefaultLimits
+	Budget      Budget        // of each pod; zeros stand for DefaultBudget
+	Proc        string        // where the host's /proc is mounted; empty means /proc
 	Now         func() uint64 // clock of the rings; nil means Monotonic
 }
 
 // Fleet is every training pod of this node: its ranks, their rings and sessions, and its launcher. One Fleet is shared by all
 // who need it in a process, so that each socket has one connection.
 type Fleet struct {
-	opts FleetOptions
+	opts  FleetOptions
+	lives census
+	ranks atomic.Int64 // of all pods
 
 	cancel context.CancelFunc
 	ctx    context.Context
@@ -37,9 +42,12 @@ type Pod struct {
 	dir   *Dir
 	tasks sync.WaitGroup // of its peers
 
+	account *account
+
 	mu       sync.Mutex
 	ranks    map[int]*Rank
 	launcher *Launcher
+	refused  bool // a rank, for want of room on the node
 }
 
 // NewFleet makes a Fleet; Start sets it to work.
@@ -47,8 +55,14 @@ func NewFleet(o FleetOptions) *Fleet {
 	if o.Limits == (Limits{}) {
 		o.Limits = DefaultLimits()
 	}
+	o.Budget = o.Budget.WithDefaults()
+	if o.Proc == "" {
+		o.Proc = "/proc"
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Fleet{opts: o, ctx: ctx, cancel: cancel, pods: map[string]*Pod{}, subscribers: map[*subscriber]struct{}{}}
+	return &Fleet{
+		opts: o, lives: census{proc: o.Proc}, ctx: ctx, cancel: cancel, pods: map[string]*Pod{}, subscribers: map[*subscriber]struct{}{},
+	}
 }
 
 // watchAgain is after how long a failed inotify watch is tried again.
@@ -58,7 +72,7 @@ const watchAgain = 5 * time.Second
 func (f *Fleet) Start() {
 	f.tasks.Go(func() {
 		for f.ctx.Err() == nil {
-			w := NewWatcher(f.opts.KubeletRoot, f.opts.Limits, f.change)
+			w := NewWatcher(f.opts.KubeletRoot, f.opts.Limits, f.opts.Budget, f.change)
 			if err := w.Run(f.ctx); err != nil {
 				f.problem("", err)
 			}
@@ -148,6 +162,11 @@ func (f *Fleet) change(c FileChange) {
 	case Refused:
 		f.problem(c.PodUID, c.Err)
 		return
+	case Exceeded:
+		if p := f.Pod(c.PodUID); p != nil {
+			p.account.exceed(c.Resource, c.Count)
+		}
+		return
 	case PodGone:
 		f.forget(c.PodUID)
 		return
@@ -157,12 +176,15 @@ func (f *Fleet) change(c FileChange) {
 		return
 	}
 	switch c.Kind {
-	case RingAppeared:
+	case RingAppeared, SocketAppeared:
 		r := p.rank(c.Local)
-		r.openRing()
+		if r == nil {
+			return
+		}
+		if c.Kind == RingAppeared {
+			r.openRing()
+		}
 		r.peer.touch()
-	case SocketAppeared:
-		p.rank(c.Local).peer.touch()
 	case LauncherAppeared:
 		p.launch().peer.touch()
 	}
@@ -181,32 +203,72 @@ func (f *Fleet) podOf(uid string) *Pod {
 		return nil
 	}
 	p := &Pod{fleet: f, uid: uid, dir: dir, ranks: map[int]*Rank{}}
+	p.account = newAccount(f.opts.Budget, func(e Excess) { f.publish(Event{Kind: OverBudget, PodUID: uid, Excess: e}) })
 	f.mu.Lock()
 	f.pods[uid] = p
 	f.mu.Unlock()
 	return p
 }
 
-// rank is the local rank, made when it is new. The Watcher bounds how many there can be.
+// rank is the local rank, made when it is new. The Watcher bounds how many a pod can have. It is nil if the node's pods have many ranks
+// and this pod has its share.
 func (p *Pod) rank(local int) *Rank {
+	full := p.fleet.rankShare()
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	r, ok := p.ranks[local]
+	if !ok && len(p.ranks) >= full {
+		p.refused = true
+		p.mu.Unlock()
+		p.account.exceed(Ranks, 1)
+		return nil
+	}
+	defer p.mu.Unlock()
 	if !ok {
 		r = &Rank{pod: p, local: local}
-		r.peer = newPeer(p.dir, SocketName(local), r)
+		r.peer = newPeer(p.dir, SocketName(local), p.account, r)
 		p.ranks[local] = r
+		p.fleet.ranks.Add(1)
 		p.start(r.peer)
 	}
 	return r
 }
+
+// rankShare is how many ranks a pod may have now: as many as the node has room for, and never fewer than each pod is guaranteed.
+func (f *Fleet) rankShare() int {
+	l := f.opts.Limits
+	if l.NodeRanks <= 0 || f.ranks.Load() < int64(l.NodeRanks) {
+		return l.Ranks
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return max(l.RanksGuaranteed, l.NodeRanks/max(len(f.pods), 1))
+}
+
+// Spend takes up to n of a pod's budget and returns how many it got. The rest counts as excess.
+func (p *Pod) Spend(r Resource, n int) int { return p.account.grant(r, n) }
+
+// Charge takes n of a pod's budget that have been used already. A pod in debt is over budget.
+func (p *Pod) Charge(r Resource, n int) {
+	if n > 0 {
+		p.account.charge(r, n)
+	}
+}
+
+// Exceed counts n beyond a budget that the caller keeps.
+func (p *Pod) Exceed(r Resource, n int) { p.account.exceed(r, n) }
+
+// OverBudget says whether the pod exceeded a budget lately.
+func (p *Pod) OverBudget() bool { return p.account.over() }
+
+// Excesses is what the pod did beyond each budget so far.
+func (p *Pod) Excesses() []Excess { return p.account.excesses() }
 
 func (p *Pod) launch() *Launcher {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.launcher == nil {
 		p.launcher = &Launcher{pod: p, changed: make(chan struct{})}
-		p.launcher.peer = newPeer(p.dir, LauncherSocket, p.launcher)
+		p.launcher.peer = newPeer(p.dir, LauncherSocket, p.account, p.launcher)
 		p.start(p.launcher.peer)
 	}
 	return p.launcher
@@ -230,6 +292,7 @@ func (f *Fleet) forget(uid string) {
 		return
 	}
 	for _, r := range p.Ranks() {
+		f.ranks.Add(-1)
 		r.peer.leave()
 	}
 	if l := p.Launcher(); l != nil {
@@ -240,6 +303,22 @@ func (f *Fleet) forget(uid string) {
 		p.close()
 		f.publish(Event{Kind: PodLeft, PodUID: uid})
 	})
+	f.readmit()
+}
+
+// readmit looks again at the ranks that had no room, now that a pod has left.
+func (f *Fleet) readmit() {
+	for _, p := range f.Pods() {
+		p.mu.Lock()
+		refused := p.refused
+		p.refused = false
+		p.mu.Unlock()
+		for local := range f.opts.Limits.Ranks {
+			if refused && p.dir.has(RingName(local), SocketName(local)) {
+				f.change(FileChange{Kind: RingAppeared, PodUID: p.uid, Local: local})
+			}
+		}
+	}
 }
 
 func (f *Fleet) problem(pod string, err error) {

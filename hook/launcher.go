@@ -15,6 +15,7 @@ type Launcher struct {
 	known   bool
 	hello   Hello
 	state   LauncherState
+	kept    int          // bytes of the pod's text, of hello
 	exits   []WorkerExit // the newest last
 	changed chan struct{}
 }
@@ -63,6 +64,11 @@ func (l *Launcher) greeted(li *life, s *Session, _ bool) error {
 	if l.hello.PID != h.PID {
 		l.exits = nil
 	}
+	if n := h.keptText(); l.pod.account.keep(l.kept, n) {
+		l.kept = n
+	} else {
+		h = h.withoutText()
+	}
 	l.known, l.hello = true, h
 	l.state = LauncherState{State: h.State, Attempt: h.Attempt}
 	l.mu.Unlock()
@@ -94,6 +100,8 @@ func (l *Launcher) ended(*life) {
 	l.mu.Lock()
 	was := l.known
 	l.known = false
+	l.pod.account.keep(l.kept, 0)
+	l.kept = 0
 	l.mu.Unlock()
 	if was {
 		l.pod.fleet.publish(Event{Kind: LauncherGone, PodUID: l.pod.uid, Launcher: l})
@@ -130,4 +138,11 @@ func (l *Launcher) exitOf(attempt, local, pid int) (WorkerExit, bool) {
 			return WorkerExit{}, false
 		}
 	}
+}
+
+// spoke says whether a launcher was ever heard here.
+func (l *Launcher) spoke() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.hello.V != 0
 }

@@ -13,6 +13,7 @@ import (
 
 func TestMain(m *testing.M) {
 	hooktest.Main()
+	previousMain()
 	goleak.VerifyTestMain(m, goleak.Cleanup(os.Exit))
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // Bounds of a message, its newline included.
@@ -234,29 +233,6 @@ type (
 	}
 )
 
-// Bounds of what is taken from a Collectives.
-const (
-	maxGroups    = 16
-	maxGroupText = 128
-	// maxFailure bounds an error's text, as long as the ring's.
-	maxFailure = 255
-)
-
-// Trimmed is the message with at most 16 groups and short, printable text: it ends up in logs and labels.
-func (c Collectives) Trimmed() Collectives {
-	c.Groups = append([]CollectiveGroup(nil), c.Groups[:min(len(c.Groups), maxGroups)]...)
-	for i := range c.Groups {
-		g := &c.Groups[i]
-		for _, s := range []*string{&g.Name, &g.Desc, &g.Op} {
-			*s = text([]byte(*s)[:min(len(*s), maxGroupText)])
-		}
-		if len(g.Ranks) > 512 || strings.Trim(g.Ranks, "0123456789,-") != "" {
-			g.Ranks = ""
-		}
-	}
-	return c
-}
-
 // Unknown is a message of a type this version does not know; it is ignored.
 type Unknown struct{ T string }
 
@@ -349,13 +325,18 @@ func Decode(line []byte) (Message, error) {
 	if head.T == "" {
 		return nil, errors.New(`message: no type "t"`)
 	}
-	decode, ok := decoders[head.T]
+	return decodeAs(head.T, line)
+}
+
+// decodeAs reads one line whose type is known.
+func decodeAs(kind string, line []byte) (Message, error) {
+	decode, ok := decoders[kind]
 	if !ok {
-		return Unknown{head.T}, nil
+		return Unknown{kind}, nil
 	}
 	m, err := decode(line)
 	if err != nil {
-		return nil, fmt.Errorf("message %s: %w", head.T, err)
+		return nil, fmt.Errorf("message %s: %w", kind, err)
 	}
 	return m, nil
 }

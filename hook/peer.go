@@ -37,10 +37,11 @@ type peerEvents interface {
 // through a pidfd), when it said bye, when another process listens in its place, or, only where processes of the pod
 // cannot be seen, when nobody listens any more.
 type peer struct {
-	dir    *Dir
-	name   string
-	events peerEvents
-	kick   chan struct{} // the file may have changed
+	dir     *Dir
+	name    string
+	events  peerEvents
+	account *account      // of the pod
+	kick    chan struct{} // the file may have changed
 
 	mu      sync.Mutex
 	session *Session // greeted, else nil
@@ -49,8 +50,8 @@ type peer struct {
 	changed chan struct{}
 }
 
-func newPeer(dir *Dir, name string, events peerEvents) *peer {
-	return &peer{dir: dir, name: name, events: events, kick: make(chan struct{}, 1), changed: make(chan struct{})}
+func newPeer(dir *Dir, name string, a *account, events peerEvents) *peer {
+	return &peer{dir: dir, name: name, events: events, account: a, kick: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
 // Bounds of redialling.
@@ -113,9 +114,13 @@ func (p *peer) run(ctx context.Context) {
 	}()
 	redial, tries := time.Duration(0), 0
 	for ctx.Err() == nil {
+		if l = p.afford(ctx, l); ctx.Err() != nil {
+			return
+		}
 		began := time.Now()
-		s, err := Connect(ctx, p.dir, p.name)
+		s, err := dial(ctx, p.dir, p.name, p.account)
 		if err == nil {
+			p.account.charge(Connections, 1)
 			l, err = p.converse(ctx, s, l)
 			s.Close()
 		}
@@ -161,6 +166,24 @@ func (p *peer) run(ctx context.Context) {
 			redial = min(max(2*redial, firstRedial), lastRedial)
 		}
 	}
+}
+
+// afford waits until the pod's budget has room for a connection. A life that ends meanwhile is reported at once.
+func (p *peer) afford(ctx context.Context, l *life) *life {
+	for reported := false; ctx.Err() == nil; reported = true {
+		d := p.account.after(Connections, 1)
+		if d == 0 {
+			break
+		}
+		if !reported {
+			p.account.exceed(Connections, 1)
+		}
+		p.pause(ctx, l, d)
+		if l != nil && l.over() {
+			l = p.end(l)
+		}
+	}
+	return l
 }
 
 func (p *peer) isClosing() bool {
@@ -286,7 +309,7 @@ func (p *peer) take(l *life, m Message) {
 	case Bye:
 		l.bye = &m
 	case Failure:
-		l.failure = text([]byte(m.Error)[:min(len(m.Error), maxFailure)])
+		l.failure = m.Error
 	}
 	p.events.message(l, m)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -73,9 +74,9 @@ func (p *process) ended() <-chan struct{} {
 // ticksPerSecond is USER_HZ, the unit of times in /proc, which Linux has fixed at 100 for user space.
 const ticksPerSecond = 100
 
-// procStat reads the state letter and the start time (since boot) of a process from /proc/<pid>/stat.
-func procStat(pid int) (state string, start time.Duration, err error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+// procStat reads the state letter and the start time (since boot) of a process from <proc>/<pid>/stat.
+func procStat(proc string, pid int) (state string, start time.Duration, err error) {
+	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return "", 0, err
 	}
@@ -83,21 +84,11 @@ func procStat(pid int) (state string, start time.Duration, err error) {
 	i := bytes.LastIndexByte(b, ')')
 	fields := bytes.Fields(b[i+1:])
 	if i < 0 || len(fields) < 20 {
-		return "", 0, fmt.Errorf("/proc/%d/stat: cannot be understood", pid)
+		return "", 0, fmt.Errorf("%s/%d/stat: cannot be parsed", proc, pid)
 	}
 	ticks, err := strconv.ParseInt(string(fields[19]), 10, 64)
 	if err != nil {
-		return "", 0, fmt.Errorf("/proc/%d/stat: start time: %w", pid, err)
+		return "", 0, fmt.Errorf("%s/%d/stat: start time: %w", proc, pid, err)
 	}
 	return string(fields[0]), time.Duration(ticks) * time.Second / ticksPerSecond, nil
-}
-
-// mayBeAlive says whether the process that a ring names can still be running: one with its number is there, is no
-// zombie and is not younger than the ring. From another PID namespace it errs on the side of no.
-func mayBeAlive(s *Snapshot) bool {
-	if s.PID <= 0 {
-		return false
-	}
-	state, start, err := procStat(s.PID)
-	return err == nil && state != "Z" && state != "X" && start <= clampDuration(s.StartMono)+time.Second
 }

@@ -21,11 +21,14 @@ type Rank struct {
 	ring     *Ring     // the newest, nil until there is one
 	previous *Ring     // the one before: its process may not have been reported yet
 	lives    int       // rings opened so far
+	unopened bool      // the newest ring, for want of budget
 	crowded  time.Time // when it was last said that there were too many
 	live     *Hello    // of the process that lives, once greeted
 	livePID  int       // by the kernel's word
 	reported Process   // the last process whose end was told
 	exit     *RankExit
+	kept     int    // bytes of the pod's text, of live
+	seq      uint64 // of lifecycle events
 }
 
 // Process names one process that filled a rank.
@@ -60,7 +63,8 @@ const (
 	deadHeartbeat = 3 * time.Second  // the side thread beats every 200 ms, also while the step hangs
 	oldHeartbeat  = 60 * time.Second // older is history
 	exitWord      = 100 * time.Millisecond
-	sayCrowded    = time.Hour // that newer rings are left out
+	sayCrowded    = time.Hour       // that newer rings are left out
+	aliveMost     = 4 * time.Second // between looks at a process that neither listens nor beats
 )
 
 // Local is the local rank.
@@ -73,8 +77,15 @@ func (r *Rank) PodUID() string { return r.pod.uid }
 // one has come, when reading it fails.
 func (r *Rank) Ring() *Ring {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.ring
+	ring, again := r.ring, r.unopened && r.pod.account.after(Rings, 1) == 0
+	r.mu.Unlock()
+	if again {
+		r.openRing()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.ring
+	}
+	return ring
 }
 
 // Hello is what the living process said on connecting; ok is false when none is known.
@@ -101,7 +112,7 @@ func (r *Rank) ProcessState() string {
 	if pid == 0 {
 		return ""
 	}
-	state, _, err := procStat(pid)
+	state, _, err := procStat("/proc", pid)
 	if err != nil {
 		return ""
 	}
@@ -139,6 +150,12 @@ func (r *Rank) Send(m Message) error {
 	return s.Send(m)
 }
 
+// KeepText replaces old bytes of text that the caller keeps of this rank with new ones. It returns false, and counts the excess, if
+// the pod's budget of kept text has no room; the caller then does not keep the new text.
+func (r *Rank) KeepText(old, new int) bool {
+	return r.pod == nil || r.pod.account.keep(old, new)
+}
+
 // openRing looks at the ring file again.
 func (r *Rank) openRing() {
 	r.mu.Lock()
@@ -154,8 +171,16 @@ func (r *Rank) openRing() {
 		_ = ring.Close()
 		return
 	}
+	if !r.pod.account.take(Rings, 1) {
+		_ = ring.Close()
+		r.unopened = true
+		r.outdate()
+		return
+	}
+	r.unopened = false
 	if r.lives >= r.pod.fleet.opts.Limits.Lives {
 		_ = ring.Close()
+		r.outdate()
 		if now := time.Now(); r.crowded.IsZero() || now.Sub(r.crowded) >= sayCrowded {
 			r.crowded = now
 			r.pod.fleet.problem(r.pod.uid, fmt.Errorf("local rank %d: more than %d rings; newer ones are left out", r.local, r.lives))
@@ -167,6 +192,16 @@ func (r *Rank) openRing() {
 		_ = r.previous.Close()
 	}
 	r.previous, r.ring = r.ring, ring
+}
+
+// outdate stops showing a ring in whose place a newer one is: its age would pass for that of the process that lives. The lock is held.
+func (r *Rank) outdate() {
+	if r.ring != nil {
+		if r.previous != nil {
+			_ = r.previous.Close()
+		}
+		r.previous, r.ring = r.ring, nil
+	}
 }
 
 func (r *Rank) closeRings() {
@@ -207,10 +242,19 @@ func (r *Rank) greeted(l *life, s *Session, again bool) error {
 	}
 	r.openRing()
 	r.mu.Lock()
+	if n := h.keptText(); r.pod.account.keep(r.kept, n) {
+		r.kept = n
+	} else {
+		h = h.withoutText()
+	}
 	r.live, r.livePID, r.exit = &h, l.pid, nil
+	if !again {
+		r.seq++
+	}
+	seq := r.seq
 	r.mu.Unlock()
 	if !again {
-		r.pod.fleet.publish(Event{Kind: RankAttached, PodUID: r.pod.uid, Rank: r, Hello: h, once: &h})
+		r.pod.fleet.publish(Event{Kind: RankAttached, PodUID: r.pod.uid, Rank: r, Hello: h, seq: seq})
 	}
 	return nil
 }
@@ -224,6 +268,8 @@ func (r *Rank) message(_ *life, m Message) {
 func (r *Rank) ended(l *life) {
 	r.mu.Lock()
 	r.live, r.livePID = nil, 0
+	r.pod.account.keep(r.kept, 0)
+	r.kept = 0
 	r.mu.Unlock()
 	x := RankExit{At: time.Now(), Bye: l.bye != nil, Error: l.failure}
 	if l.greeted {
@@ -269,8 +315,10 @@ func (r *Rank) report(x RankExit, fresh bool) {
 	}
 	r.mu.Lock()
 	r.reported, r.exit = p, &x
+	r.seq++
+	seq := r.seq
 	r.mu.Unlock()
-	r.pod.fleet.publish(Event{Kind: RankExited, PodUID: r.pod.uid, Rank: r, Exit: &x, once: &x})
+	r.pod.fleet.publish(Event{Kind: RankExited, PodUID: r.pod.uid, Rank: r, Exit: &x, seq: seq})
 }
 
 // idle implements peerEvents: nobody listens. Either the process is about to, or it died before this agent came.
@@ -292,10 +340,14 @@ func (r *Rank) idle(tries int) time.Duration {
 	}
 	age := s.Age(max(s.HeartbeatMono, s.StartMono))
 	if age < deadHeartbeat {
-		return min(max(settle(tries), firstRedial), deadHeartbeat-age) // 0 would be for ever
+		wait := deadHeartbeat - age // the file of a socket that appears meanwhile ends the wait
+		if soon := settle(tries); soon > 0 {
+			wait = min(wait, soon)
+		}
+		return max(wait, firstRedial) // 0 would be for ever
 	}
-	if mayBeAlive(&s) {
-		return time.Second
+	if r.pod.fleet.lives.mayBeAlive(r.pod.uid, &s) {
+		return min(time.Second<<min(tries, 3), aliveMost)
 	}
 	x := RankExit{At: time.Now(), History: age > oldHeartbeat}
 	x.take(&s)

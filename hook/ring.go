@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -116,29 +117,42 @@ func (r *Ring) Records(s *Snapshot, since uint64, max int) ([]Record, error) {
 	}
 	count := min(n-since, uint64(max), s.capacity)
 	first := n - count + 1
-	buf, again := make([]byte, count*ringRecordSize), make([]byte, count*ringRecordSize)
-	// A record's number is stored last and cleared first. A number found equal in two readings brackets the bytes of
-	// the first one.
-	for _, b := range [][]byte{buf, again} {
-		if err := r.readRecords(b, first, s.capacity); err != nil {
-			return nil, fmt.Errorf("%s: %w", r.file.Name(), err)
-		}
+	// Three readings in this order: the count (s), the records, the count again (docs/hook-protocol.md, section 2).
+	buf, end := make([]byte, count*ringRecordSize), make([]byte, 8)
+	fence.Add(1)
+	err := r.readRecords(buf, first, s.capacity)
+	fence.Add(1)
+	if err == nil {
+		err = r.readAt(end, ringWrittenOffset)
 	}
-	return settled(buf, again, first), nil
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.file.Name(), err)
+	}
+	return published(buf, first, s.capacity, le.Uint64(end)), nil
 }
 
-// settled are the records that two readings agree to be those from number first.
-func settled(buf, again []byte, first uint64) []Record {
+// fence orders the readings before it and those after it: an atomic add is a full barrier.
+var fence atomic.Uint64
+
+// published decodes consecutive records from number first, read after they were counted and before the count was
+// written. It leaves out those that may have been overwritten in the meantime.
+func published(buf []byte, first, capacity, written uint64) []Record {
 	count := uint64(len(buf) / ringRecordSize)
 	out := make([]Record, 0, count)
-	for i := uint64(0); i < count; i++ {
-		rec, ok := decodeRecord(buf[i*ringRecordSize:], first+i)
-		if ok && le.Uint64(again[i*ringRecordSize:]) == first+i {
+	for i := range count {
+		if first+i+capacity <= written+ringMargin(capacity) {
+			continue
+		}
+		if rec, ok := decodeRecord(buf[i*ringRecordSize:], first+i); ok {
 			out = append(out, rec)
 		}
 	}
 	return out
 }
+
+// ringMargin is how many of the oldest records a reader leaves out because the writer may be overwriting them: 2 for
+// a writer that stores into the file, more for one that copies a batch of records into it.
+func ringMargin(capacity uint64) uint64 { return max(2, capacity/16) }
 
 // readRecords fills b with consecutive records from number first, in one read or, around the end of the ring, two.
 func (r *Ring) readRecords(b []byte, first, capacity uint64) error {

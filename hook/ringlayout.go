@@ -15,6 +15,8 @@ const (
 	ringVersion    = 1
 	ringHeaderSize = 4096
 	ringRecordSize = 128
+	// ringWrittenOffset is where the header counts the records written so far.
+	ringWrittenOffset = 520
 	// maxRingCapacity bounds what a ring may claim: 1 Mi records are 128 MiB, and days of steps.
 	maxRingCapacity = 1 << 20
 	// maxRanks bounds rank and world size; the largest published jobs are a tenth of it.

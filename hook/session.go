@@ -1,8 +1,6 @@
 package hook
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -41,9 +39,11 @@ type Session struct {
 	done  chan struct{} // closed when the reader has ended
 	quit  chan struct{} // closed by Close
 
+	account *account // of the pod
 	writing sync.Mutex
 
 	mu       sync.Mutex
+	credit   int // bytes of answers that were asked for
 	helloMsg Hello
 	greeted  bool
 	waiting  map[answerKey][]chan Message
@@ -57,6 +57,11 @@ type answerKey struct{ kind, req string }
 // Connect dials a socket of a pod's directory. It does not wait for the Hello: a stopped process does not speak, and that is
 // news too. The socket is pinned by an O_PATH descriptor first, so what was checked to be a socket is what is connected to.
 func Connect(ctx context.Context, dir *Dir, name string) (*Session, error) {
+	return dial(ctx, dir, name, newAccount(Budget{}, nil))
+}
+
+// dial is Connect on a pod's account.
+func dial(ctx context.Context, dir *Dir, name string, a *account) (*Session, error) {
 	pin, err := dir.open(name, unix.O_PATH, unix.S_IFSOCK, "a socket")
 	if errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("%w: %w", ErrNobodyListens, err)
@@ -81,7 +86,7 @@ func Connect(ctx context.Context, dir *Dir, name string) (*Session, error) {
 	s := &Session{
 		inode: inode, conn: c.(*net.UnixConn), name: pin.Name(), peerPID: peerPID(c.(*net.UnixConn)),
 		push: make(chan Message, 16), hello: make(chan struct{}), done: make(chan struct{}), quit: make(chan struct{}),
-		waiting: map[answerKey][]chan Message{},
+		waiting: map[answerKey][]chan Message{}, account: a,
 	}
 	go s.read()
 	return s, nil
@@ -134,7 +139,7 @@ func (s *Session) Hello() (h Hello, ok bool) {
 	return s.helloMsg, s.greeted
 }
 
-// Messages are those that answer no question, the Hello not included. It is closed when the session has ended.
+// Messages are those that are no answers, the Hello not included. It is closed when the session has ended.
 func (s *Session) Messages() <-chan Message { return s.push }
 
 // Done is closed when the session has ended; Err says why.
@@ -188,6 +193,11 @@ func (s *Session) Request(ctx context.Context, m Message) (Message, error) {
 	answer := make(chan Message, 1)
 	keys := []answerKey{key, {Nack{}.kind(), key.req}}
 	s.wait(keys, answer)
+	if _, saves := m.(Go); saves {
+		s.mu.Lock()
+		s.credit += maxAnswer
+		s.mu.Unlock()
+	}
 	defer s.forget(keys, answer)
 	if err := s.Send(m); err != nil {
 		return nil, err
@@ -272,9 +282,13 @@ func (s *Session) forget(keys []answerKey, c chan Message) {
 			s.waiting[k] = list
 		}
 	}
+	if len(s.waiting) == 0 {
+		s.credit = 0
+	}
 }
 
-// deliver gives a message to whoever waits for it, else to Messages.
+// deliver gives a message to each question that waits for it. An answer that no question waits for any more is dropped, since
+// nobody acts on one; all else goes to Messages.
 func (s *Session) deliver(m Message) {
 	if k, ok := keyOf(m); ok {
 		s.mu.Lock()
@@ -286,9 +300,7 @@ func (s *Session) deliver(m Message) {
 			}
 		}
 		s.mu.Unlock()
-		if len(waiters) > 0 {
-			return
-		}
+		return
 	}
 	select {
 	case s.push <- m:
@@ -306,63 +318,110 @@ func (s *Session) read() {
 	close(s.done)
 }
 
-// firstLine is the room that a session has for a line at first; it grows up to MaxLine. Most lines are much shorter, and ranks many.
-const firstLine = 4 << 10
-
-// wholeLines splits at line ends. What follows the last one was cut short, and is no message.
-func wholeLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
-	if i := bytes.IndexByte(data, '\n'); i >= 0 {
-		return i + 1, data[:i+1], nil
-	}
-	if atEOF {
-		return len(data), nil, nil
-	}
-	return 0, nil, nil
-}
+// maxAnswer is how many bytes of an answer to a Go are read beyond the budget: the files of a rank's checkpoint.
+const maxAnswer = 8 << 20
 
 func (s *Session) readLines() error {
-	r := bufio.NewScanner(s.conn)
-	r.Buffer(make([]byte, 0, firstLine), MaxLine)
-	r.Split(wholeLines)
-	for r.Scan() {
-		m, err := Decode(r.Bytes())
-		if err != nil {
-			return fmt.Errorf("%s: %w: %w", s.name, ErrProtocol, err)
-		}
-		if err := s.take(m); err != nil {
-			return fmt.Errorf("%s: %w: %w", s.name, ErrProtocol, err)
-		}
-	}
-	switch err := r.Err(); {
-	case err == nil:
+	r := &lineReader{account: s.account, credit: s.spend, admit: s.admit, pause: s.pause}
+	err := r.run(s.conn)
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
 		return io.EOF
-	case errors.Is(err, bufio.ErrTooLong):
-		return fmt.Errorf("%s: %w: %w", s.name, ErrProtocol, ErrLineTooLong)
-	default:
-		return fmt.Errorf("%s: read: %w", s.name, err)
+	case errors.Is(err, ErrProtocol):
+		return fmt.Errorf("%s: %w", s.name, err)
+	}
+	return fmt.Errorf("%s: read: %w", s.name, err)
+}
+
+// spend takes n bytes from those that were asked for, and returns the rest.
+func (s *Session) spend(n int) (rest int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	used := min(n, s.credit)
+	s.credit -= used
+	return n - used
+}
+
+// pause waits, or returns false at the session's end.
+func (s *Session) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.quit:
+		return false
 	}
 }
 
-// take handles one message: the Hello first and once.
+// asked says whether a question waits for an answer of this type.
+func (s *Session) asked(kind string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range s.waiting {
+		if k.kind == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// admit decides on a line by its type alone and decodes what is left. Its error ends the session.
+func (s *Session) admit(line []byte) error {
+	kind, known, broken := kindOf(line)
+	if broken {
+		return fmt.Errorf("%w: not a message", ErrProtocol)
+	}
+	if !known {
+		if !s.account.take(Messages, 1) {
+			return nil
+		}
+		var err error
+		if kind, err = slowKind(line); err != nil {
+			return fmt.Errorf("%w: %s", ErrProtocol, Clip(err.Error(), maxFailure))
+		}
+	}
+	if _, greeted := s.Hello(); !greeted && kind != (Hello{}).kind() {
+		return fmt.Errorf("%w: %q before hello", ErrProtocol, Clip(kind, maxKind))
+	} else if greeted && kind == (Hello{}).kind() {
+		return fmt.Errorf("%w: a second hello", ErrProtocol)
+	}
+	switch admissions[kind] {
+	case ignored:
+		return nil
+	case answer:
+		if !s.asked(kind) {
+			return nil
+		}
+	case budgeted:
+		if !s.account.take(Messages, 1) {
+			return nil
+		}
+	}
+	if len(line) > longest(kind) {
+		s.account.exceed(Bytes, len(line))
+		return nil
+	}
+	m, err := decodeAs(kind, line)
+	if err != nil {
+		return fmt.Errorf("%w: %s", ErrProtocol, Clip(err.Error(), maxFailure))
+	}
+	return s.take(clipped(m))
+}
+
+// take handles one message.
 func (s *Session) take(m Message) error {
 	h, isHello := m.(Hello)
-	_, greeted := s.Hello()
-	switch {
-	case isHello && greeted:
-		return errors.New("a second hello")
-	case isHello && h.V != ProtocolVersion:
-		return fmt.Errorf("hello of version %d, want %d", h.V, ProtocolVersion)
-	case isHello:
-		s.mu.Lock()
-		s.helloMsg, s.greeted = h, true
-		s.mu.Unlock()
-		close(s.hello)
-		return nil
-	case !greeted:
-		return fmt.Errorf("%s before hello", m.kind())
-	}
-	if _, ok := m.(Unknown); !ok {
+	if !isHello {
 		s.deliver(m)
+		return nil
 	}
+	if h.V != ProtocolVersion {
+		return fmt.Errorf("%w: hello of version %d, want %d", ErrProtocol, h.V, ProtocolVersion)
+	}
+	s.mu.Lock()
+	s.helloMsg, s.greeted = h, true
+	s.mu.Unlock()
+	close(s.hello)
 	return nil
 }

@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 )
 
 // watching runs a Watcher and gives what it sees.
@@ -17,7 +15,7 @@ func watching(t *testing.T, root string, limits Limits) <-chan FileChange {
 	changes := make(chan FileChange, 1<<16)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	w := NewWatcher(root, limits, func(c FileChange) { changes <- c })
+	w := NewWatcher(root, limits, Budget{}, func(c FileChange) { changes <- c })
 	go func() { done <- w.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
@@ -121,7 +119,7 @@ func TestAPodWithTenThousandRanksIsBoundedAndNamedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w := NewWatcher(root, Limits{Pods: 1, Ranks: 16, Lives: 1}, nil)
+	w := NewWatcher(root, Limits{Pods: 1, Ranks: 16, Lives: 1}, Budget{FileNames: 20_000}, nil)
 	ranks, refused := map[int]bool{}, 0
 	w.emit = func(c FileChange) {
 		switch c.Kind {
@@ -132,10 +130,10 @@ func TestAPodWithTenThousandRanksIsBoundedAndNamedOnce(t *testing.T) {
 		}
 	}
 	var err error
-	if w.fs, err = fsnotify.NewWatcher(); err != nil {
+	if w.notify, err = newInotify(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = w.fs.Close() }()
+	defer w.notify.close()
 	if err := w.scan(); err != nil {
 		t.Fatal(err)
 	}
@@ -147,12 +145,12 @@ func TestAPodWithTenThousandRanksIsBoundedAndNamedOnce(t *testing.T) {
 func TestLostInotifyEventsAreMadeUpForByLookingAgain(t *testing.T) {
 	root := t.TempDir()
 	var got []FileChange
-	w := NewWatcher(root, DefaultLimits(), func(c FileChange) { got = append(got, c) })
+	w := NewWatcher(root, DefaultLimits(), Budget{}, func(c FileChange) { got = append(got, c) })
 	var err error
-	if w.fs, err = fsnotify.NewWatcher(); err != nil {
+	if w.notify, err = newInotify(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = w.fs.Close() }()
+	defer w.notify.close()
 	mk := func(i int) {
 		if err := os.MkdirAll(PodDir(root, uid(i)), 0o755); err != nil {
 			t.Fatal(err)

@@ -2,6 +2,7 @@ package remediator
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -9,6 +10,8 @@ import (
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/policy"
+	"github.com/pitcrew/pitcrew/remediator/witness"
 )
 
 // board is what nodes last said of themselves: their conditions as the bus keeps them. A condition of another boot is history. One that
@@ -16,6 +19,11 @@ import (
 type board struct {
 	boot  func(node string) (id string, err error)
 	heard func(node string) bool // the node's agent beats
+	// cleared is when a person last declared a node healthy by uncordoning it; what was reported before is history.
+	cleared func(node string) time.Time
+	// maxAge is how long a condition counts that only lines of the kernel log reported: no line says that it ended.
+	maxAge func() time.Duration
+	clock  func() time.Time
 
 	mu sync.RWMutex
 	at map[string]map[string]said // by node and the condition's key
@@ -29,7 +37,8 @@ type said struct {
 	target    event.Target
 	signal    string
 	severity  event.Severity
-	logged    bool // known by a line of the kernel log, not by a measurement
+	logged    bool         // known by a line of the kernel log, not by a measurement
+	event     *event.Event // of a lost node only
 }
 
 // What is kept of one node is bounded: an agent of 16 GPUs and as many ranks has less to say.
@@ -39,17 +48,25 @@ const (
 )
 
 func newBoard(boot func(string) (string, error)) *board {
-	return &board{boot: boot, heard: func(string) bool { return true }, at: map[string]map[string]said{}}
+	return &board{boot: boot, heard: func(string) bool { return true }, cleared: func(string) time.Time { return time.Time{} },
+		maxAge: func() time.Duration { return time.Duration(policy.DefaultGuards().KernelConditionMaxAge) }, clock: time.Now, at: map[string]map[string]said{}}
 }
 
 // set takes in a condition.
 func (b *board) set(c bus.Condition) {
-	if c.Event == nil || len(c.Key) > maxKey {
-		return // nothing is known of what it is about, or it is not an agent's
+	if len(c.Key) > maxKey {
+		return // it is not an agent's
+	}
+	if c.Event == nil {
+		b.ends(c)
+		return
 	}
 	d := c.Event.Data
 	v := said{key: c.Key, boot: c.BootID, active: c.Active, since: c.Since, target: d.Target, signal: d.Cause.Signal(), severity: d.Severity,
 		logged: d.Evidence.Signal == kernelLog}
+	if c.Key == witness.Key {
+		v.event = c.Event
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	node := b.at[c.Node]
@@ -61,6 +78,28 @@ func (b *board) set(c bus.Condition) {
 		return
 	}
 	node[c.Key] = v
+}
+
+// ends notes the end of a condition whose end carries no event. Nothing else is known of what it was about.
+func (b *board) ends(c bus.Condition) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if v, known := b.at[c.Node][c.Key]; known && !c.Active {
+		v.active, v.since = false, c.Since
+		b.at[c.Node][c.Key] = v
+	}
+}
+
+// lost gives the conditions of lost nodes that an earlier leader set and that are active.
+func (b *board) lost() (out []bus.Condition) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for node, all := range b.at {
+		if v, ok := all[witness.Key]; ok && v.active {
+			out = append(out, bus.Condition{Node: node, Key: v.key, Active: true, Since: v.since, BootID: v.boot, Event: v.event})
+		}
+	}
+	return out
 }
 
 // forgetEnded drops the condition that ended first, if any has.
@@ -139,14 +178,18 @@ func (v said) lineOnly() bool {
 // mended is since when all that is measured of a GPU is well again, if something was ill since the event: then a line about it that was
 // read before is history too. Zero where nothing says so.
 func mended(all []said, e event.Event) (since time.Time) {
+	return mendedSince(all, e.Data.Target, e.Time)
+}
+
+func mendedSince(all []said, t event.Target, from time.Time) (since time.Time) {
 	for _, v := range all {
-		if !v.measured() || v.target.GPU == "" || !about(v.target, e.Data.Target) {
+		if !v.measured() || v.target.GPU == "" || !about(v.target, t) {
 			continue
 		}
 		if v.active {
 			return time.Time{}
 		}
-		if !v.since.Before(e.Time) && v.since.After(since) {
+		if !v.since.Before(from) && v.since.After(since) {
 			since = v.since
 		}
 	}
@@ -163,9 +206,13 @@ func (b *board) Standing(e event.Event) (incident.Standing, string) {
 			continue
 		}
 		switch {
+		case v.active && v.lineOnly() && !v.since.After(b.cleared(t.Node)):
+			ended = "is history: a person uncordoned the node at " + b.cleared(t.Node).UTC().Format(time.RFC3339)
 		case v.active && v.lineOnly() && !mended(all, e).IsZero():
 			ended = "is over: all that is measured of the GPU is well since " + mended(all, e).UTC().Format(time.RFC3339)
-		case v.active && b.now(t.Node, v) && b.heard(t.Node):
+		case v.active && v.lineOnly() && b.tooOld(v):
+			ended = fmt.Sprintf("is older than %s (kernelConditionMaxAge), and only the kernel log reported it", policy.Duration(b.maxAge()))
+		case v.active && b.now(t.Node, v) && (b.heard(t.Node) || v.key == witness.Key): // silence is what a lost node's condition is about
 			return incident.Holds, "since " + v.since.UTC().Format(time.RFC3339)
 		case v.active && b.now(t.Node, v):
 			return incident.Silent, "its agent is silent"
@@ -179,6 +226,57 @@ func (b *board) Standing(e event.Event) (incident.Standing, string) {
 		return incident.Ended, ended
 	}
 	return incident.Unknown, ""
+}
+
+// tooOld reports that a condition that no line can end has had its time.
+func (b *board) tooOld(v said) bool { return b.clock().Sub(v.since) > b.maxAge() }
+
+// over reports that an active condition no longer counts, although nobody reported its end.
+func (b *board) over(node string, all []said, v said) bool {
+	if !b.now(node, v) {
+		return true
+	}
+	if !v.lineOnly() {
+		return false
+	}
+	return !v.since.After(b.cleared(node)) || b.tooOld(v) || !mendedSince(all, v.target, v.since).IsZero()
+}
+
+// grave lists the conditions of severity critical or fatal that count on a node now, whatever they are about, worst first by key.
+func (b *board) grave(node string) (out []said) {
+	all := b.of(node)
+	for _, v := range all {
+		if v.active && v.severity.AtLeast(event.Critical) && !b.over(node, all, v) {
+			out = append(out, v)
+		}
+	}
+	slices.SortFunc(out, func(x, y said) int { return strings.Compare(x.key, y.key) })
+	return out
+}
+
+// repaired reports whether the source of an event says that what it reported has ended: by a later report, or since the node has booted again
+// and its agent, which is heard, does not report it anew. Age and a person's word are no repair. why is for people.
+func (b *board) repaired(e event.Event) (yes bool, why string) {
+	t, why := e.Data.Target, "nothing reported its end"
+	all := b.of(t.Node)
+	for _, v := range all {
+		if v.signal != e.Data.Cause.Signal() || !about(v.target, t) {
+			continue
+		}
+		switch {
+		case v.active && b.now(t.Node, v) && !(v.lineOnly() && !mended(all, e).IsZero()):
+			return false, "it is active since " + v.since.UTC().Format(time.RFC3339)
+		case v.active && b.now(t.Node, v):
+			yes, why = true, "all that is measured of the GPU is well since "+mended(all, e).UTC().Format(time.RFC3339)
+		case v.active && !b.heard(t.Node):
+			return false, "the node booted again, and its agent is silent"
+		case v.active:
+			yes, why = true, "the node booted again, and its agent does not report it"
+		case !v.since.Before(e.Time):
+			yes, why = true, "it ended at "+v.since.UTC().Format(time.RFC3339)
+		}
+	}
+	return yes, why
 }
 
 // about reports whether two targets on a node are one thing: a rank of a pod, an instance or a GPU by its UUID where both know it, else by

@@ -10,6 +10,7 @@ import (
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/witness"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -158,5 +159,31 @@ func TestWhatANodeSaysNowOfWhatItSaidBefore(t *testing.T) {
 				t.Errorf("standing %d (%s), want %d", got, why, c.want)
 			}
 		})
+	}
+}
+
+func TestAnEndWithoutAnEventEndsTheCondition(t *testing.T) {
+	c := holds("k8s/KernelDeadlock", "node")
+	b := aboard(c, bus.Condition{Node: c.Node, Key: c.Key, Since: noon.Add(time.Minute), BootID: c.BootID})
+	if s, why := b.Standing(*c.Event); s != incident.Ended {
+		t.Errorf("%v (%s): nobody says it any more", s, why)
+	}
+}
+
+func TestALostNodeHoldsThoughItsAgentIsSilentAndIsTakenOver(t *testing.T) {
+	c := holds("node/lost", "node")
+	c.Event.Data.Target.GPU = ""
+	b := aboard(c, holds("xid/79", "gpu/GPU-1"))
+	b.heard = func(string) bool { return false }
+	if s, _ := b.Standing(*c.Event); s != incident.Holds {
+		t.Errorf("%v: silence is what it is about", s)
+	}
+	lost := b.lost()
+	if len(lost) != 1 || lost[0].Node != "n1" || lost[0].Key != witness.Key || !lost[0].Active || lost[0].Event != c.Event {
+		t.Errorf("%+v", lost)
+	}
+	b.set(holds("node/lost", "node", ended))
+	if len(b.lost()) != 0 {
+		t.Error("it ended")
 	}
 }

@@ -24,6 +24,9 @@ func (r *remediator) listen(ctx context.Context, group *errgroup.Group, pub *bus
 // conditions hands what holds now, on the node's present boot, to the engine: so a fault from a time when nobody led is not lost,
 // and one that was repaired is not acted on.
 func (r *remediator) conditions(ctx context.Context, e *incident.Engine, said *board) error {
+	var handled errgroup.Group // beside each other, as the events of the stream are; the engine keeps those of one node apart
+	handled.SetLimit(conditionsAtOnce)
+	defer func() { _ = handled.Wait() }()
 	return r.bus.Conditions(ctx, nil, func(c bus.Condition) {
 		if !c.Active || c.Event == nil {
 			return
@@ -35,20 +38,28 @@ func (r *remediator) conditions(ctx context.Context, e *incident.Engine, said *b
 		if foreign.Ours(c.Key) && !r.stillSaid(ctx, c) {
 			return
 		}
-		for {
-			err := e.Handle(ctx, *c.Event, incident.Origin{Live: true})
-			if err == nil || ctx.Err() != nil {
-				return
-			}
-			r.o.Log.Warn("reconcile a condition; will retry while it stands", "node", c.Node, "key", c.Key, "error", err)
-			if !pause(ctx, time.Second) {
-				return
-			}
-			if s, _ := said.Standing(*c.Event); s != incident.Holds && s != incident.Silent {
-				return
-			}
-		}
+		handled.Go(func() error { r.reconcile(ctx, e, said, c); return nil })
 	})
+}
+
+// conditionsAtOnce bounds how many conditions are dealt with at the same time.
+const conditionsAtOnce = 32
+
+// reconcile hands a condition to the engine until it is dealt with or holds no more.
+func (r *remediator) reconcile(ctx context.Context, e *incident.Engine, said *board, c bus.Condition) {
+	for {
+		err := e.Handle(ctx, *c.Event, incident.Origin{Live: true})
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		r.o.Log.Warn("reconcile a condition; will retry while it stands", "node", c.Node, "key", c.Key, "error", err)
+		if !pause(ctx, time.Second) {
+			return
+		}
+		if s, _ := said.Standing(*c.Event); s != incident.Holds && s != incident.Silent {
+			return
+		}
+	}
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

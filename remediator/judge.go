@@ -2,38 +2,56 @@ package remediator
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/fleet"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/ledger"
 	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 // judge is the state machine's view of policies and guards: it translates, and decides nothing itself.
 type judge struct {
 	policies book
-	cluster  nodes
+	nodes    nodes
 	kill     func() guard.Kill
+
+	mu     sync.Mutex
+	scopes map[string]scope // by policy
 }
 
 // book is the policies in force; nodes are the cluster's.
 type (
 	book interface {
-		current() []policy.Policy
-		byName(name string) (policy.Policy, bool)
+		current() *policy.Book
 	}
 	nodes interface {
-		NodeNames() []string
-		NodeState(name string) (cluster.NodeState, error)
+		Node(name string) (*fleet.Node, error)
+		Fleet() []*fleet.Node
 	}
 )
 
-func nodeFacts(n cluster.NodeState) policy.Node {
+// scope is what a policy speaks for, of one Fleet.
+type scope struct {
+	hash        string
+	of          []*fleet.Node
+	in          []bool // by index in of; changed only under the judge's lock
+	total       int
+	quarantined []guard.Place
+}
+
+func nodeFacts(n *fleet.Node) policy.Node {
+	if n == nil {
+		return policy.Node{}
+	}
 	return policy.Node{
-		Name: n.Name, Labels: n.Labels, Annotations: n.Annotations, Ready: n.Ready, Unschedulable: n.Unschedulable, Quarantined: n.Quarantined != "",
+		Name: n.Name, Pool: n.Pool, Labels: n.Labels, Annotations: n.Annotations, Ready: n.Ready, Unschedulable: n.Unschedulable, Quarantined: n.Quarantined != "",
 	}
 }
 
@@ -43,12 +61,13 @@ func jobFacts(g *cluster.Gang, i *incident.Incident) policy.Job {
 	}
 	j := policy.Job{
 		APIVersion: g.Job.APIVersion, Kind: g.Job.Kind, Namespace: g.Job.Namespace, Name: g.Job.Name, UID: g.Job.UID, Launcher: g.Launcher,
-		NamespaceLabels: map[string]string{}, Annotations: map[string]string{},
+		Labels: g.Labels, Annotations: g.Annotations, NamespaceLabels: g.NamespaceLabels, PriorityClass: g.PriorityClass,
 	}
-	if g.OptIn {
-		j.NamespaceLabels[guard.OptInLabel] = guard.OptInValue
-	}
-	if g.Held != "" {
+	if _, said := g.Annotations[guard.HoldAnnotation]; g.Held != "" && !said { // its namespace is held
+		j.Annotations = maps.Clone(g.Annotations)
+		if j.Annotations == nil {
+			j.Annotations = map[string]string{}
+		}
 		j.Annotations[guard.HoldAnnotation] = g.Held
 	}
 	if i != nil {
@@ -70,55 +89,46 @@ func incidentFacts(i *incident.Incident) policy.Incident {
 
 var modes = map[policy.Outcome]policy.Mode{policy.Act: policy.Enforce, policy.Ask: policy.Approve, policy.Record: policy.Observe}
 
+// decide is the whole decision of policy about an event.
+func (j *judge) decide(e event.Event, f incident.Facts) policy.Judgement {
+	return j.policies.current().Decide(e, nodeFacts(f.Node), jobFacts(f.Gang, f.Incident), incidentFacts(f.Incident))
+}
+
 // Plan implements incident.Judge.
-func (j *judge) Plan(e event.Event, f incident.Facts) (*incident.Plan, string) {
-	d := policy.Decide(e, nodeFacts(f.Node), jobFacts(f.Gang, f.Incident), incidentFacts(f.Incident), j.policies.current())
+func (j *judge) Plan(e event.Event, f incident.Facts) (*incident.Plan, policy.Judgement) {
+	d := j.decide(e, f)
 	mode, acts := modes[d.Outcome]
 	if !acts {
-		return nil, string(d.Outcome) + " " + string(d.Why) + " " + d.Detail
+		return nil, d
 	}
-	p := &incident.Plan{Policy: d.Policy, Rule: d.Rule, Mode: string(mode)}
+	p := &incident.Plan{Policy: d.Policy, Rule: d.Rule, Mode: mode, Steps: d.Steps}
 	if d.Guards != nil {
-		p.TakeUpWithin = time.Duration(d.Guards.TakeUpWithin)
+		p.Unsteered = d.Guards.Unsteered
+		p.TakeUpWithin, p.Deadlines, p.ApprovalWithin = time.Duration(d.Guards.TakeUpWithin), d.Guards.Deadlines, time.Duration(d.Guards.ApprovalWithin)
 	}
 	if d.Verify != nil {
 		p.VerifyWithin = time.Duration(d.Verify.Within)
 	}
-	for _, s := range d.Steps {
-		if s.Recommendation {
-			p.Recommend = append(p.Recommend, string(s.Do))
-			continue
-		}
-		p.NeedsApproval = p.NeedsApproval || s.NeedsApproval
-		switch s.Do {
-		case policy.Cordon:
-			p.Cordon = true
-		case policy.Checkpoint:
-			p.Checkpoint = true
-		case policy.RestartJob:
-			p.Restart, p.MaxPerJob = true, policy.DefaultMaxPerJob
-			if s.With != nil {
-				p.Placement, p.MaxTierLoss, p.MaxPerJob, p.FastReplace = string(s.With.Placement), s.With.MaxTierLoss, s.With.MaxPerJob, s.With.FastReplace
-			}
-		case policy.Notify:
-			p.Notify = true
-		}
+	if len(p.Verbs()) == 0 {
+		d.Detail = "rule " + d.Policy + "/" + d.Rule + " only notifies"
+		return nil, d
 	}
-	if !p.Cordon && !p.Checkpoint && !p.Restart {
-		return nil, "rule " + d.Policy + "/" + d.Rule + " only notifies"
+	for _, s := range d.Steps {
+		p.NeedsApproval = p.NeedsApproval || s.NeedsApproval && !s.Recommendation
 	}
 	raw, err := json.Marshal(d)
 	if err != nil {
-		return nil, "judgement: " + err.Error()
+		d.Detail = "decision: " + err.Error()
+		return nil, d
 	}
-	p.Judgement = raw
-	return p, ""
+	p.Decision = raw
+	return p, d
 }
 
 // MaxEventAge implements incident.Judge: the strictest of all policies, so that none is undercut.
 func (j *judge) MaxEventAge() time.Duration {
 	least := time.Duration(policy.DefaultGuards().MaxEventAge)
-	for k, p := range j.policies.current() {
+	for k, p := range j.policies.current().Policies() {
 		if age := time.Duration(p.Spec.Guards.MaxEventAge); age > 0 && (k == 0 || age < least) {
 			least = age
 		}
@@ -126,40 +136,100 @@ func (j *judge) MaxEventAge() time.Duration {
 	return least
 }
 
+// kernelConditionMaxAge is the strictest of all policies: how long a condition counts that only lines of the kernel log reported.
+func (j *judge) kernelConditionMaxAge() time.Duration {
+	least := time.Duration(policy.MaxKernelConditionAge)
+	for _, p := range j.policies.current().Policies() {
+		least = min(least, time.Duration(p.Spec.Guards.Complete().KernelConditionMaxAge))
+	}
+	return least
+}
+
+// lookback is how long guards of the policies in force look back.
+func (j *judge) lookback() time.Duration {
+	longest := guard.JobWindow
+	for _, p := range j.policies.current().Policies() {
+		longest = max(longest, time.Duration(p.Spec.Guards.CooldownPerNode), time.Duration(p.Spec.Guards.ActionBudget.Per))
+	}
+	return longest
+}
+
+// scope is what the policy speaks for. Of a fleet in which nodes changed, only those are looked at again.
+func (j *judge) scope(p policy.Policy) scope {
+	all := j.nodes.Fleet()
+	hash := p.Hash()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s, known := j.scopes[p.Metadata.Name]
+	if known && s.hash == hash && len(s.of) == len(all) && (len(all) == 0 || &s.of[0] == &all[0]) {
+		return s
+	}
+	if !known || s.hash != hash || !sameNames(s.of, all) {
+		s = scope{hash: hash, of: make([]*fleet.Node, len(all)), in: make([]bool, len(all))}
+	}
+	held := false // whether the list of what is held may be another
+	for k, n := range all {
+		was := s.of[k]
+		if was == n {
+			continue
+		}
+		wasIn := s.in[k]
+		_, s.in[k] = p.Spec.AppliesTo.Includes(policy.Node{Name: n.Name, Pool: n.Pool, Labels: n.Labels})
+		switch {
+		case s.in[k] && !wasIn:
+			s.total++
+		case wasIn && !s.in[k]:
+			s.total--
+		}
+		held = held || n.Quarantined != "" || was != nil && was.Quarantined != ""
+	}
+	if s.of = all; held {
+		s.quarantined = nil
+		for k, n := range all {
+			if s.in[k] && n.Quarantined != "" {
+				s.quarantined = append(s.quarantined, guard.PlaceOf(n))
+			}
+		}
+	}
+	if j.scopes == nil {
+		j.scopes = map[string]scope{}
+	}
+	j.scopes[p.Metadata.Name] = s
+	return s
+}
+
+// sameNames reports whether two lists are of the same nodes, in whatever state.
+func sameNames(a, b []*fleet.Node) bool {
+	return slices.EqualFunc(a, b, func(x, y *fleet.Node) bool { return x == y || x != nil && y != nil && x.Name == y.Name })
+}
+
 // Guards implements incident.Judge: every verdict on every step of the plan that changes something, each guard once, refusals
 // first kept.
-func (j *judge) Guards(p *incident.Plan, f incident.Facts, all []*incident.Incident) []guard.Verdict {
-	chosen, ok := j.policies.byName(p.Policy)
+func (j *judge) Guards(p *incident.Plan, f incident.Facts, b *ledger.Book) []guard.Verdict {
+	chosen, ok := j.policies.current().ByName(p.Policy)
 	if !ok {
 		return []guard.Verdict{{Guard: guard.KillSwitch, Asked: true, Detail: "policy " + p.Policy + " is not there any more"}}
 	}
-	s := state{guard.State{Kill: j.kill()}}
-	for _, name := range j.cluster.NodeNames() {
-		if n, err := j.cluster.NodeState(name); err == nil {
-			facts := nodeFacts(n)
-			facts.Quarantined = facts.Quarantined && n.Quarantined != f.Incident.ID // to do it again changes nothing
-			s.Nodes = append(s.Nodes, guard.Node{Node: facts})
+	in := j.scope(chosen)
+	s := guard.State{Kill: j.kill(), Total: in.total, Quarantined: in.quarantined, Grants: b.Grants, Tripped: b.Tripped[p.Policy], InScope: func(node string) bool {
+		n, err := j.nodes.Node(node)
+		if err != nil {
+			return false
 		}
-	}
-	for _, i := range all {
-		g := guarded(i)
-		if i.ID != f.Incident.ID && sameCause(i, f.Incident) {
-			g.Done = slices.DeleteFunc(g.Done, func(d guard.Done) bool { return s.taken(d, f.Node.Name) })
-		}
-		s.Incidents = append(s.Incidents, g)
-	}
-	base := guard.Action{Policy: chosen, Incident: f.Incident.ID, Node: nodeFacts(f.Node), Job: jobFacts(f.Gang, f.Incident), Seen: f.Seen}
-	steps := planned(p)
-	for _, verb := range steps {
-		if verb.Disruptive() {
-			base.Disruptive++
-		}
+		_, ok := chosen.Spec.AppliesTo.Includes(nodeFacts(n))
+		return ok
+	}}
+	with := p.With()
+	base := guard.Action{Policy: chosen, With: &with, Incident: f.Incident.ID, Node: nodeFacts(f.Node), Wants: f.Wants, Job: jobFacts(f.Gang, f.Incident),
+		Disruptive: p.Disruptive(), Seen: f.Seen}
+	for _, c := range f.Incident.Faults {
+		base.Causes = append(base.Causes, c.EventID)
 	}
 	var out []guard.Verdict
-	for _, verb := range steps {
+	for _, verb := range p.Verbs() {
 		a := base
-		a.Verb, a.With = verb, &policy.With{Placement: policy.Placement(p.Placement), MaxTierLoss: p.MaxTierLoss, MaxPerJob: p.MaxPerJob, FastReplace: p.FastReplace}
-		for _, v := range guard.Check(s.State, a, f.Now) {
+		a.Verb = verb
+		for _, v := range guard.Check(s, a, f.Now) {
 			k := slices.IndexFunc(out, func(o guard.Verdict) bool { return o.Guard == v.Guard })
 			switch {
 			case k < 0:
@@ -172,80 +242,27 @@ func (j *judge) Guards(p *incident.Plan, f incident.Facts, all []*incident.Incid
 	return out
 }
 
-// state is the guards' while it is put together.
-type state struct{ guard.State }
-
-// taken moves a cordon from an incident of the same cause to the node: several gangs on one faulty node are several incidents, and
-// what one of them did to the node must not be held against the others as a repetition.
-func (s *state) taken(d guard.Done, node string) bool {
-	if d.Verb != policy.Cordon || d.Node != node {
-		return false
-	}
-	for k := range s.Nodes {
-		if s.Nodes[k].Name == node {
-			s.Nodes[k].Quarantined = true
-		}
-	}
-	return true
+// limit is how a policy's limits stand.
+type limit struct {
+	policy                             string
+	quarantined, breaker, used, budget int
+	acting                             int
+	open                               bool
 }
 
-// sameCause reports whether one event is among the faults of both.
-func sameCause(a, b *incident.Incident) bool {
-	return slices.ContainsFunc(a.Faults, func(f incident.Fault) bool {
-		return slices.ContainsFunc(b.Faults, func(o incident.Fault) bool { return o.EventID == f.EventID })
-	})
-}
-
-func planned(p *incident.Plan) []policy.Verb {
-	var out []policy.Verb
-	for _, s := range []struct {
-		verb policy.Verb
-		in   bool
-	}{{policy.Cordon, p.Cordon}, {policy.Checkpoint, p.Checkpoint}, {policy.RestartJob, p.Restart}} {
-		if s.in {
-			out = append(out, s.verb)
+// limits are those of all policies in force.
+func (j *judge) limits(b ledger.Book, now time.Time) (out []limit) {
+	for _, p := range j.policies.current().Policies() {
+		g, in := p.Spec.Guards, j.scope(p)
+		l := limit{policy: p.Metadata.Name, quarantined: len(in.quarantined), breaker: g.MaxNodesQuarantined.Of(in.total), budget: g.ActionBudget.Count,
+			used: guard.BudgetUsed(b.Grants, p, now)}
+		l.open = l.quarantined >= l.breaker || now.Sub(b.Tripped[l.policy]) < guard.BreakerHold
+		for _, x := range b.Grants {
+			if x.Open() && x.Active && x.Policy == l.policy {
+				l.acting++
+			}
 		}
+		out = append(out, l)
 	}
 	return out
 }
-
-// guarded is what the guards look at in an incident: an intent counts as done from the moment its plan was approved.
-func guarded(i *incident.Incident) guard.Incident {
-	g := guard.Incident{ID: i.ID, Open: i.Open(), Node: i.Faults[0].Node}
-	if i.Job != nil {
-		g.JobUID = i.Job.UID
-	}
-	if i.Plan == nil {
-		return g
-	}
-	for _, v := range i.Guards {
-		if v.Tripped {
-			g.Refused = i.StateAt
-		}
-	}
-	for _, verb := range planned(i.Plan) {
-		if verb.Disruptive() {
-			g.Planned++
-		}
-	}
-	for _, n := range i.Notes {
-		if n.TookS <= 0 {
-			continue
-		}
-		if verb, did := doneBy[n.State]; did {
-			for _, node := range i.FaultyNodes() {
-				g.Done = append(g.Done, guard.Done{Verb: verb, Node: node, At: n.At})
-			}
-			if len(i.FaultyNodes()) == 0 {
-				g.Done = append(g.Done, guard.Done{Verb: verb, Node: g.Node, At: n.At})
-			}
-		}
-	}
-	g.Done = slices.DeleteFunc(g.Done, func(d guard.Done) bool {
-		return d.Verb == policy.Cordon && !i.Plan.Cordon || d.Verb == policy.RestartJob && !i.Plan.Restart
-	})
-	return g
-}
-
-// doneBy says which step was intended once an incident had reached a state.
-var doneBy = map[incident.State]policy.Verb{incident.Approved: policy.Cordon, incident.Placed: policy.RestartJob}

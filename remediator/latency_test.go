@@ -193,7 +193,7 @@ func leading(b testing.TB, s *sandbox.Sandbox, acked *times, policy string, chan
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	o := remediator.Options{
-		NATS: server.URL(), Cluster: "bench", Namespace: "pitcrew-system", Kubeconfig: s.Kubeconfig(), Policies: []string{policies}, Audit: audit,
+		NATS: server.URL(), Cluster: "bench", Namespace: "pitcrew-system", Kubeconfig: asEnforcer(b, s), Policies: []string{policies}, Audit: audit,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	for _, f := range change {

@@ -8,31 +8,38 @@ import (
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 	"github.com/pitcrew/pitcrew/remediator/witness"
 )
 
-// witness tells lost nodes from lost agents. Nodes on which a gang runs are watched from the start: the leader before may have been
-// on one that is lost.
-func (r *remediator) witness(ctx context.Context, e *incident.Engine, pub *bus.Publisher) *witness.Watch {
-	w := witness.New(witness.Options{
-		Cluster: r.o.Cluster, Connected: r.bus.Connected, Publish: pub.Publish, Log: r.o.Log,
+// witness tells lost nodes from lost agents. Nodes on which a gang runs are watched from the start: the leader before may have been on one
+// that is lost. Losses that it had reported are taken over.
+func (r *remediator) witness(ctx context.Context, e *incident.Engine, pub *bus.Publisher, said *board) *witness.Watch {
+	var w *witness.Watch
+	w = witness.New(witness.Options{
+		Cluster: r.o.Cluster, Connected: r.bus.Connected, Publish: pub.Publish, Set: r.bus.SetCondition, Log: r.o.Log,
 		Known: func(node string) bool {
-			_, err := r.cluster.NodeState(node)
+			_, err := r.cluster.Node(node)
 			return err == nil
 		},
+		Boot: func(node string) string {
+			n, err := r.cluster.Node(node)
+			if err != nil {
+				return ""
+			}
+			return n.BootID
+		},
+		Domains: r.domains,
 		Silent: func(ctx context.Context, node string) bool {
 			return errors.Is(r.cluster.ProbeKubelet(ctx, node), cluster.ErrSilent)
 		},
-		Peers: func(ctx context.Context, node string) (stalled, known bool) {
-			gangs, err := r.cluster.GangsAt(ctx, event.Target{Node: node})
-			if err != nil {
-				return false, true
+		Peers: r.newPeers(e, func(node string) bool { return w.Alive(node) }).of,
+		Others: func(_ context.Context, node string) []witness.Evidence {
+			n, err := r.cluster.Node(node)
+			if err != nil || n.OutOfService == "" {
+				return nil
 			}
-			for _, g := range gangs {
-				s, k := e.PeersStalled(ctx, g, node)
-				stalled, known = stalled || s, known || k
-			}
-			return stalled, known
+			return []witness.Evidence{{Kind: witness.OutOfService, Detail: "taint " + n.OutOfService}}
 		},
 	})
 	for _, node := range r.cluster.NodeNames() {
@@ -40,7 +47,24 @@ func (r *remediator) witness(ctx context.Context, e *incident.Engine, pub *bus.P
 			w.Heard(node)
 		}
 	}
+	for _, c := range said.lost() {
+		w.Adopt(c)
+	}
 	return w
+}
+
+// domains names the rack and the pool of a node, whose silence as a whole proves nothing.
+func (r *remediator) domains(node string) (out []string) {
+	n, err := r.cluster.Node(node)
+	if err != nil {
+		return nil
+	}
+	for kind, name := range map[string]string{"rack ": policy.RackOf(n.Labels), "pool ": policy.PoolOf(n.Labels)} {
+		if name != "" {
+			out = append(out, kind+name)
+		}
+	}
+	return out
 }
 
 // bootOf is the node's present boot.

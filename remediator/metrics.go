@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/notify"
 )
@@ -24,8 +25,12 @@ type metrics struct {
 	phase     *prometheus.HistogramVec
 	lost      prometheus.Counter
 	refused   prometheus.Counter
+	dropped   *prometheus.CounterVec
+	behind    *prometheus.GaugeVec
+	oldest    prometheus.Gauge
 	notices   *prometheus.CounterVec
 	logins    *prometheus.CounterVec
+	steered   *prometheus.CounterVec
 	engine    atomic.Pointer[incident.Engine]
 }
 
@@ -39,11 +44,15 @@ func newMetrics() *metrics {
 		phase:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "pitcrew_incident_phase_seconds", Help: "Time that a step of an incident took.", Buckets: secondsBuckets}, []string{"state"}),
 		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_lost_steps_total", Help: "Optimizer steps that had to be repeated."}),
 		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_events_refused_total", Help: "Events that were malformed, forged or of an unknown version."}),
+		dropped:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_events_dropped_total", Help: "Events that were not dealt with, by reason: forged, malformed, set aside after it kept failing."}, []string{"reason"}),
+		behind:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pitcrew_events_waiting", Help: "Events of the stream that are not dealt with yet: delivered to the remediator, or behind those in the stream."}, []string{"where"}),
+		oldest:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_events_oldest_seconds", Help: "Age of the oldest event that was delivered and is not dealt with yet."}),
 		notices:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_notices_total", Help: "Notices by what became of them: sent, retried, failed, dropped."}, []string{"receiver", "result"}),
 		logins:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_nats_logins_total", Help: "Clients that NATS asked about: allowed, or why not."}, []string{"result"}),
+		steered:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_steered_pods_total", Help: "Pods that the API server asked the placement webhook about, by result: stamped, passed, malformed."}, []string{"result"}),
 	}
-	m.reg.MustRegister(m.closed, m.recovered, m.phase, m.lost, m.refused, m.notices, m.logins, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), noted{m}, prometheus.NewGaugeFunc(
+	m.reg.MustRegister(m.closed, m.recovered, m.phase, m.lost, m.refused, m.dropped, m.behind, m.oldest, m.notices, m.logins, m.steered, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), noted{m}, waits{m}, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "pitcrew_incidents_open", Help: "Incidents under way."}, func() float64 {
 				e := m.engine.Load()
 				if e == nil {
@@ -53,6 +62,13 @@ func newMetrics() *metrics {
 				return float64(len(open))
 			}))
 	return m
+}
+
+// backlog takes in what waits to be dealt with.
+func (m *metrics) backlog(b bus.Queue) {
+	m.behind.WithLabelValues("delivered").Set(float64(b.InFlight))
+	m.behind.WithLabelValues("stream").Set(float64(b.Pending))
+	m.oldest.Set(b.Oldest.Seconds())
 }
 
 func (m *metrics) notice(receiver string, r notify.Result) {

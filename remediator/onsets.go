@@ -1,14 +1,17 @@
 package remediator
 
 import (
+	"sync"
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
 )
 
-// onsets remembers what people were told of lately, so that what an agent and a gateway find of one onset is told once. It has one user:
-// the engine deals with one event at a time.
-type onsets struct{ recent []event.Event }
+// onsets remembers what people were told of lately, so that what an agent and a gateway find of one onset is told once.
+type onsets struct {
+	mu     sync.Mutex
+	recent []event.Event
+}
 
 const (
 	oneOnset  = time.Minute // within which two onsets are one: an agent and a gateway see them by other values
@@ -34,6 +37,8 @@ func sideOf(e event.Event) string {
 // told reports whether people know of an event by what was found on the other side, and by which event; if not, it is remembered as told.
 // What is worse than they know is news.
 func (o *onsets) told(e event.Event) (by event.Event, yes bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, x := range o.recent {
 		if x.ID == e.ID { // of another gang on the node, say
 			return by, false

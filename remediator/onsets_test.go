@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
-	"github.com/pitcrew/pitcrew/remediator/incident"
 )
 
 // onset is a finding of a rank with its GPU, by its agent or by a gateway.
@@ -51,7 +50,7 @@ func TestWhatAgentAndGatewayFindOfOneOnsetIsToldOnce(t *testing.T) {
 				heard := telling(t, tellPolicy, func(r *remediator) {
 					for range 2 { // delivered again, or of two gangs
 						for _, e := range pair {
-							r.untaken(e, incident.Facts{})
+							ignore(r, e)
 						}
 					}
 				})
@@ -65,8 +64,8 @@ func TestWhatAgentAndGatewayFindOfOneOnsetIsToldOnce(t *testing.T) {
 		throttles := onset(agent, "anomaly", "thermal-throttle", 3, 0, worse)
 		for _, pair := range [][2]event.Event{{slow, throttles}, {throttles, slow}} {
 			heard := telling(t, tellPolicy, func(r *remediator) {
-				r.untaken(pair[0], incident.Facts{})
-				r.untaken(pair[1], incident.Facts{})
+				ignore(r, pair[0])
+				ignore(r, pair[1])
 			})
 			if want := map[event.Severity]int{event.Warning: 2, event.Critical: 1}[pair[0].Data.Severity]; len(heard) != want {
 				t.Errorf("after %s told %d times", pair[0].Data.Severity, len(heard))

@@ -17,7 +17,7 @@ import (
 type policies struct {
 	paths []string
 	log   *slog.Logger
-	now   atomic.Pointer[[]policy.Policy]
+	now   atomic.Pointer[policy.Book]
 	tell  func() // called after a change is in force
 }
 
@@ -32,8 +32,8 @@ func (p *policies) load() error {
 		return err
 	}
 	old := map[string]string{}
-	if was := p.now.Swap(&ps); was != nil {
-		for _, x := range *was {
+	if was := p.now.Swap(policy.NewBook(ps)); was != nil {
+		for _, x := range was.Policies() {
 			old[x.Metadata.Name] = x.Hash()
 		}
 	}
@@ -46,23 +46,12 @@ func (p *policies) load() error {
 	return nil
 }
 
-func (p *policies) current() []policy.Policy { return *p.now.Load() }
+func (p *policies) current() *policy.Book { return p.now.Load() }
 
-func (p *policies) byName(name string) (policy.Policy, bool) { return pages(p.current()).byName(name) }
+// fixed are policies that do not change.
+type fixed struct{ *policy.Book }
 
-// pages are policies that do not change.
-type pages []policy.Policy
-
-func (p pages) current() []policy.Policy { return p }
-
-func (p pages) byName(name string) (policy.Policy, bool) {
-	for _, x := range p {
-		if x.Metadata.Name == name {
-			return x, true
-		}
-	}
-	return policy.Policy{}, false
-}
+func (f fixed) current() *policy.Book { return f.Book }
 
 // settle is how long files must be quiet before they are read: editors and ConfigMap mounts write in several strokes.
 const settle = 200 * time.Millisecond

@@ -63,10 +63,10 @@ func TestPoliciesOfAConfigMapAreReloadedWhenTheKubeletChangesIt(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("nothing was reloaded")
 	}
-	if n := len(p.current()); n < 3 {
+	if n := len(p.current().Policies()); n < 3 {
 		t.Errorf("%d policies", n)
 	}
-	for _, x := range p.current() {
+	for _, x := range p.current().Policies() {
 		if x.Spec.Mode != "enforce" {
 			t.Errorf("policy %s is still in mode %s", x.Metadata.Name, x.Spec.Mode)
 		}

@@ -25,29 +25,34 @@ import (
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/ledger"
 	"github.com/pitcrew/pitcrew/remediator/notify"
+	"github.com/pitcrew/pitcrew/remediator/steer"
 	"github.com/pitcrew/pitcrew/remediator/trace"
 )
 
 // Options of Run.
 type Options struct {
-	NATS        string // address; "embedded" starts a server in this process
-	NATSDir     string // of the embedded server
-	Creds       string // file of NATS credentials
-	TokenFile   string // of a service account's token for NATS
-	NATSKeys    string // file of the callout's keys: this process says who may connect to NATS; empty: it does not
-	NATSAccount string // into which the callout puts clients; empty: $G
-	Cluster     string
-	Namespace   string   // Pitcrew's own
-	Kubeconfig  string   // empty: in-cluster
-	Policies    []string // files or folders
-	Metrics     string   // address of /metrics; empty: none
-	Audit       string   // file of the audit log, one JSON line per write; empty: standard error's log only
-	Elect       bool     // leader election
-	Identity    string
-	Lease       time.Duration // a leader that is silent for so long is replaced; default 15 s
+	NATS         string // address; "embedded" starts a server in this process
+	NATSDir      string // of the embedded server
+	Creds        string // file of NATS credentials
+	TokenFile    string // of a service account's token for NATS
+	NATSKeys     string // file of the callout's keys: this process says who may connect to NATS; empty: it does not
+	NATSAccount  string // into which the callout puts clients; empty: $G
+	NATSReplicas int    // servers that keep each stream and bucket; 0 means 1
+	Cluster      string
+	Namespace    string   // Pitcrew's own
+	Kubeconfig   string   // empty: in-cluster
+	Policies     []string // files or folders
+	Metrics      string   // address of /metrics; empty: none
+	Audit        string   // file of the audit log, one JSON line per write; empty: standard error's log only
+	Elect        bool     // leader election
+	Identity     string
+	Lease        time.Duration // a leader that is silent for so long is replaced; default 15 s
 	// Alertmanagers and Webhooks are http addresses that the policy step notify sends to.
 	Alertmanagers, Webhooks []string
+	Steer                   string // address of the webhook that steers replacements below Kubernetes 1.36; empty: none
+	SteerCA                 string // directory with the webhook's authority, ca.crt and ca.key
 	OTLP                    string // address for traces; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, if it does
 	Log                     *slog.Logger
 
@@ -85,7 +90,7 @@ func Run(ctx context.Context, o Options) error {
 		}
 		defer door.Close()
 	}
-	b, err := bus.Connect(bus.Options{URL: o.NATS, Cluster: o.Cluster, Creds: o.Creds, TokenFile: o.TokenFile, Name: "pitcrew-remediator", Logger: o.Log})
+	b, err := bus.Connect(bus.Options{URL: o.NATS, Cluster: o.Cluster, Creds: o.Creds, TokenFile: o.TokenFile, Name: "pitcrew-remediator", Replicas: o.NATSReplicas, Logger: o.Log})
 	if err != nil {
 		return err
 	}
@@ -109,6 +114,12 @@ func Run(ctx context.Context, o Options) error {
 	group.Go(func() error { notices.Run(ctx); return nil })
 	if o.Metrics != "" {
 		group.Go(func() error { return m.serve(ctx, o.Metrics) })
+	}
+	if o.Steer != "" {
+		group.Go(func() error {
+			return steer.Serve(ctx, steer.Options{Address: o.Steer, CA: o.SteerCA, Names: []string{steer.ServiceName(o.Namespace)}, Stamper: c, Log: o.Log,
+				Count: func(res steer.Result) { m.steered.WithLabelValues(string(res)).Inc() }})
+		})
 	}
 	r := &remediator{o: o, bus: b, cluster: c, policies: policies, metrics: m, audit: record, notices: notices, traces: traces}
 	policies.tell = r.wake
@@ -216,7 +227,7 @@ func (r *remediator) stand(ctx context.Context) error {
 		return err
 	}
 	if !r.o.Elect {
-		return r.lead(ctx)
+		return r.lead(ctx, cluster.Lead{})
 	}
 	id := r.o.Identity
 	if id == "" {
@@ -228,7 +239,7 @@ func (r *remediator) stand(ctx context.Context) error {
 	}
 	return r.cluster.Leader(ctx, cluster.LeaderOptions{Identity: id, Duration: r.o.Lease}, func(ctx context.Context, l cluster.Lead) error {
 		r.o.Log.Info("leading", "identity", l.Identity, "term", l.Token)
-		return r.lead(ctx)
+		return r.lead(ctx, l)
 	})
 }
 
@@ -267,10 +278,9 @@ func (r *remediator) retry(ctx context.Context, what string, do func(context.Con
 }
 
 // lead acts until its term ends.
-func (r *remediator) lead(ctx context.Context) error {
-	steering, err := r.cluster.EnsurePlacementPolicy(ctx)
-	if err != nil {
-		r.o.Log.Warn("placement policy; replacements are steered by cordons alone until it is in force", "error", err)
+func (r *remediator) lead(ctx context.Context, l cluster.Lead) error {
+	if steering, err := r.cluster.DecideSteering(ctx); err != nil {
+		r.o.Log.Warn("replacements are not steered; it is looked again every few minutes", "error", err)
 	} else {
 		r.o.Log.Info("replacement pods are steered", "by", string(steering))
 	}
@@ -298,40 +308,37 @@ func (r *remediator) lead(ctx context.Context) error {
 		return ignoreEnd(term, group.Wait())
 	}
 	said, read := newBoard(r.bootOf), make(chan struct{})
-	group.Go(func() error { return r.bus.Conditions(ctx, read, said.set) })
+	group.Go(func() error {
+		return r.bus.Conditions(ctx, read, func(c bus.Condition) { noteCondition(r.cluster, said, c) })
+	})
 	select { // nor before it is known what nodes say of themselves
 	case <-read:
 	case <-ctx.Done():
 		return ignoreEnd(term, group.Wait())
 	}
-	e := r.engine(pub, said)
-	w := r.witness(ctx, e, pub)
+	e := r.engine(pub, said, l)
+	w := r.witness(ctx, e, pub, said)
 	said.heard = w.Alive
 	if err := r.retry(ctx, "the open incidents", e.Start); err != nil {
 		return ignoreEnd(term, group.Wait())
 	}
 	defer e.Wait()
 	r.tellStanding(e)
-	group.Go(func() error {
-		return r.bus.Events(ctx, bus.ActingConsumer, func(ctx context.Context, d bus.Delivery) error {
-			if d.Event.Data.Target.Node == "" && d.Gateway == "" { // who publishes for a node speaks of that node, whatever he leaves out
-				d.Event.Data.Target.Node = d.Node
-			}
-			return e.Handle(ctx, d.Event, incident.Origin{Age: d.Age})
-		}, func(subject string, err error) {
-			r.metrics.refused.Inc()
-			r.o.Log.Warn("event refused", "subject", subject, "error", err)
-		})
-	})
+	group.Go(func() error { return r.bus.EventsInLanes(ctx, bus.ActingConsumer, r.lanes(e)) })
 	group.Go(func() error { return r.conditions(ctx, e, said) })
+	group.Go(func() error { return r.upkeep(ctx, e, said) })
+	group.Go(func() error { r.uncordons(ctx, e, said); return nil })
 	r.listen(ctx, group, pub)
 	group.Go(func() error { return e.Follow(ctx) })
 	group.Go(func() error { return r.bus.Beats(ctx, w.Heard) })
 	group.Go(func() error { w.Run(ctx); return nil })
 	group.Go(func() error {
 		return ignoreEnd(ctx, r.cluster.OnUncordon(ctx, func(u cluster.Uncordoned) {
-			r.o.Log.Info("a person uncordoned a node; obeyed", "node", u.Node, "incident", u.Incident)
-			if err := r.cluster.SetCondition(ctx, u.Node, true, "Uncordoned", "a person uncordoned it"); err != nil && ctx.Err() == nil {
+			r.o.Log.Info("a person uncordoned a node; obeyed", "node", u.Node, "incident", u.Incident, "by", u.By, "reason", u.Reason)
+			if err := e.Uncordoned(ctx, u.Node, u.At); err != nil && ctx.Err() == nil {
+				r.o.Log.Warn("record that a person uncordoned a node", "node", u.Node, "error", err)
+			}
+			if err := r.cluster.SetCondition(ctx, u.Node, true, "Uncordoned", uncordonedBy(u)); err != nil && ctx.Err() == nil {
 				r.o.Log.Warn("node condition", "node", u.Node, "error", err)
 			}
 		}))
@@ -339,13 +346,28 @@ func (r *remediator) lead(ctx context.Context) error {
 	return ignoreEnd(term, group.Wait()) // what ended the work before the term is an error
 }
 
-func (r *remediator) engine(pub *bus.Publisher, said *board) *incident.Engine {
+// uncordonedBy is the text of the node's condition after a person lifted its quarantine.
+func uncordonedBy(u cluster.Uncordoned) string {
+	text := "a person uncordoned it"
+	if u.By != "" {
+		text = u.By + " uncordoned it"
+	}
+	if u.Reason != "" {
+		text += ": " + u.Reason
+	}
+	return text
+}
+
+func (r *remediator) engine(pub *bus.Publisher, said *board, l cluster.Lead) *incident.Engine {
 	k := bus.NewBucket[incident.Incident](r.bus, bus.IncidentBucket)
+	j := &judge{policies: r.policies, nodes: r.cluster, kill: r.kill}
 	e := &incident.Engine{
 		Name: r.o.Cluster, Cluster: r.cluster, Checkpoint: &checkpoint.Coordinator{Agents: r.bus, Log: r.o.Log},
-		Judge: &judge{r.policies, r.cluster, r.kill}, Store: k, Attempts: r.bus.Attempts(), Seen: seen{r.bus}, Conditions: said,
+		Judge: j, Store: k, Attempts: r.bus.Attempts(), Seen: seen{r.bus}, Conditions: said, Fence: fenceOf(l),
 		Now: time.Now, Log: r.o.Log, AfterStep: r.o.AfterStep, Writes: r.audit.of,
 	}
+	e.Ledger = ledger.New(ledger.Options{Store: bus.NewBucket[ledger.Book](r.bus, bus.LedgerBucket), Term: l.Token, Keep: j.lookback, Log: r.o.Log, Granted: e.Granted})
+	said.cleared, said.maxAge = e.Ledger.Cleared, j.kernelConditionMaxAge
 	e.Stepped = func(i *incident.Incident) {
 		r.metrics.observe(i)
 		r.tell(i)
@@ -354,9 +376,59 @@ func (r *remediator) engine(pub *bus.Publisher, said *board) *incident.Engine {
 			r.o.Log.Warn("publish a step", "incident", i.ID, "error", err)
 		}
 	}
-	e.Untaken = r.untaken
+	e.Ignored = r.ignored
 	r.metrics.engine.Store(e)
 	return e
+}
+
+// fenceOf reports whether a leader may still write: while its lease runs.
+func fenceOf(l cluster.Lead) func() error {
+	if l.Identity == "" { // nobody else can lead
+		return nil
+	}
+	return func() error {
+		if !l.Valid() {
+			return cluster.ErrDeposed
+		}
+		return nil
+	}
+}
+
+// Events that fail are tried for giveUpAfter at least, and giveUpTries times: an API server or a store that is away comes back.
+const (
+	giveUpTries = 8
+	giveUpAfter = 2 * time.Minute
+)
+
+// lanes is how events are dealt with: in parallel by node, and none holds up the events of another node.
+func (r *remediator) lanes(e *incident.Engine) bus.Lanes {
+	return bus.Lanes{
+		Handle: func(ctx context.Context, d bus.Delivery) error {
+			if d.Event.Data.Target.Node == "" && d.Gateway == "" { // who publishes for a node speaks of that node, whatever it leaves out
+				d.Event.Data.Target.Node = d.Node
+			}
+			noteFault(r.cluster, d.Event)
+			return e.Handle(ctx, d.Event, incident.Origin{Age: d.Age})
+		},
+		Hopeless: func(err error, tries int, lasts time.Duration) bool {
+			return tries >= giveUpTries && lasts >= giveUpAfter && !cluster.Retriable(err) && r.bus.Connected()
+		},
+		Aside: func(bus.Delivery, error) { r.metrics.dropped.WithLabelValues("set aside").Inc() },
+		Depth: r.metrics.backlog,
+		Bad: func(subject string, err error) {
+			r.metrics.dropped.WithLabelValues(badReason(err)).Inc()
+			r.metrics.refused.Inc()
+			r.o.Log.Warn("event refused", "subject", subject, "error", err)
+		},
+	}
+}
+
+// badReason files an event that was refused: forged, where it came on a subject whose owner may not publish it.
+func badReason(err error) string {
+	if errors.Is(err, bus.ErrForged) {
+		return "forged"
+	}
+	return "malformed"
 }
 
 // seen is the bucket of dealt-with event ids.

@@ -9,8 +9,10 @@ import (
 
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/fleet"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/ledger"
 	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
@@ -40,22 +42,23 @@ type Would struct {
 }
 
 // decisions by the mode of the policy.
-var decisions = map[string]string{string(policy.Enforce): "act", string(policy.Approve): "ask", string(policy.Observe): "observe"}
+var decisions = map[policy.Mode]string{policy.Enforce: "act", policy.Approve: "ask", policy.Observe: "observe"}
 
 // Simulate judges events in the order of their times by the remediator's own judge and guards, as if every incident that no guard refuses
 // had acted: budgets, cooldowns and the breaker count what would have been done. Not known, and so assumed: that each namespace has opted
 // in, that nothing was held, paused or cordoned by people, that a job was where the event says and a node for it was free.
 func Simulate(events []event.Event, s Simulation) []Would {
-	f := fleet{}
+	f := simulatedFleet{}
 	for node, labels := range s.Labels {
-		f[node] = &cluster.NodeState{Name: node, Ready: true, Labels: labels}
+		f[node] = &fleet.Node{Name: node, Ready: true, Labels: labels, Pool: policy.PoolOf(labels)}
 	}
 	for _, e := range events {
 		if n := e.Data.Target.Node; n != "" && f[n] == nil {
-			f[n] = &cluster.NodeState{Name: n, Ready: true}
+			f[n] = &fleet.Node{Name: n, Ready: true}
 		}
 	}
-	run := simulated{Simulation: s, fleet: f, judge: &judge{pages(s.Policies), f, func() guard.Kill { return guard.Kill{} }}, given: map[string]time.Time{}}
+	run := simulated{Simulation: s, fleet: f, given: map[string]time.Time{},
+		judge: &judge{policies: fixed{policy.NewBook(s.Policies)}, nodes: f, kill: func() guard.Kill { return guard.Kill{} }}}
 	seen := map[string]bool{}
 	for _, e := range slices.SortedStableFunc(slices.Values(events), func(a, b event.Event) int { return a.Time.Compare(b.Time) }) {
 		if (e.Type == event.Fault || e.Type == event.Anomaly) && !seen[e.ID] {
@@ -66,22 +69,29 @@ func Simulate(events []event.Event, s Simulation) []Would {
 	return run.would
 }
 
-// fleet is the nodes of a simulation.
-type fleet map[string]*cluster.NodeState
+// simulatedFleet is the nodes of a simulation.
+type simulatedFleet map[string]*fleet.Node
 
-func (f fleet) NodeNames() []string { return slices.Sorted(maps.Keys(f)) }
-
-func (f fleet) NodeState(name string) (cluster.NodeState, error) {
+func (f simulatedFleet) Node(name string) (*fleet.Node, error) {
 	if n := f[name]; n != nil {
-		return *n, nil
+		return n, nil
 	}
-	return cluster.NodeState{Name: name}, cluster.ErrNotFound
+	return nil, cluster.ErrNotFound
+}
+
+// Fleet is another slice each time, since nodes change in place.
+func (f simulatedFleet) Fleet() (out []*fleet.Node) {
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		out = append(out, f[name])
+	}
+	return out
 }
 
 type simulated struct {
 	Simulation
-	fleet fleet
+	fleet simulatedFleet
 	judge *judge
+	book  ledger.Book
 	all   []*incident.Incident // of each would-be incident its record, in the same order
 	would []Would
 	given map[string]time.Time // when a cordoned node is given back
@@ -91,13 +101,16 @@ type simulated struct {
 func (s *simulated) elapse(now time.Time) {
 	for node, at := range s.given {
 		if !at.After(now) {
-			s.fleet[node].Quarantined, s.fleet[node].Unschedulable = "", false
+			s.set(node, "")
 			delete(s.given, node)
 		}
 	}
 	for _, i := range s.all {
 		if i.Open() && now.Sub(i.Opened) >= s.Lasts {
 			i.State, i.ClosedAt = incident.Closed, i.Opened.Add(s.Lasts)
+			if g := s.book.Grant(i.ID); g != nil {
+				g.End(i.ClosedAt)
+			}
 		}
 	}
 }
@@ -105,15 +118,15 @@ func (s *simulated) elapse(now time.Time) {
 func (s *simulated) take(e event.Event) {
 	t, now := e.Data.Target, e.Time
 	s.elapse(now)
-	node, _ := s.fleet.NodeState(t.Node)
-	gang := &cluster.Gang{OptIn: true}
+	node, _ := s.fleet.Node(t.Node)
+	gang := &cluster.Gang{OptIn: true, NamespaceLabels: map[string]string{guard.OptInLabel: guard.OptInValue}}
 	if t.Job != nil {
 		gang.Job = *t.Job
 	}
 	at := slices.IndexFunc(s.all, func(i *incident.Incident) bool {
 		return i.Open() && (t.Job != nil && i.Job != nil && i.Job.UID == t.Job.UID || (t.Job == nil || i.Job == nil) && t.Node != "" && i.Faults[0].Node == t.Node)
 	})
-	if at < 0 && t.Job == nil && node.Quarantined != "" {
+	if at < 0 && t.Job == nil && node != nil && node.Quarantined != "" {
 		return // an echo of what was dealt with
 	}
 	facts := incident.Facts{Now: now, Node: node, Gang: gang, Seen: now}
@@ -127,12 +140,12 @@ func (s *simulated) take(e event.Event) {
 		}
 		return
 	}
-	if at >= 0 && (s.all[at].Plan.Cordon || !plan.Cordon) {
+	if at >= 0 && (s.all[at].Plan.Has(policy.Cordon) || !plan.Has(policy.Cordon)) {
 		s.would[at].Events++
 		return
 	}
 	i := &incident.Incident{ID: fmt.Sprintf("would-%d", len(s.all)), State: incident.Correlated, Opened: now, StateAt: now, Job: t.Job, Plan: plan,
-		Faults: []incident.Fault{{EventID: e.ID, Signal: e.Data.Cause.Signal(), Node: t.Node, Moves: plan.Cordon}}}
+		Faults: []incident.Fault{{EventID: e.ID, Signal: e.Data.Cause.Signal(), Node: t.Node, Moves: plan.Has(policy.Cordon)}}}
 	w := Would{Time: now, Signal: e.Data.Cause.Signal(), Node: t.Node, GPU: t.GPU, Events: 1, EventID: e.ID}
 	if t.Job != nil {
 		w.Job = t.Job.Namespace + "/" + t.Job.Name
@@ -145,16 +158,19 @@ func (s *simulated) take(e event.Event) {
 		s.all, s.would = append(s.all, i), append(s.would, w)
 	}
 	facts.Incident = i
-	s.judged(&s.would[at], i, plan, s.judge.Guards(plan, facts, s.all))
+	if node != nil && plan.Has(policy.Cordon) {
+		facts.Wants = []guard.Place{guard.PlaceOf(node)}
+	}
+	s.judged(&s.would[at], i, plan, s.judge.Guards(plan, facts, &s.book))
 }
 
 // judged says what would have become of an incident, and lets it have its effect on the guards.
 func (s *simulated) judged(w *Would, i *incident.Incident, plan *incident.Plan, verdicts []guard.Verdict) {
-	w.Policy, w.Rule, w.Mode, w.Decision = plan.Policy, plan.Rule, plan.Mode, decisions[plan.Mode]
-	for _, v := range planned(plan) {
+	w.Policy, w.Rule, w.Mode, w.Decision = plan.Policy, plan.Rule, string(plan.Mode), decisions[plan.Mode]
+	for _, v := range plan.Verbs() {
 		w.Actions = append(w.Actions, string(v))
 	}
-	for _, r := range plan.Recommend {
+	for _, r := range plan.Recommended() {
 		w.Actions = append(w.Actions, r+" (by a person)")
 	}
 	i.Guards = verdicts
@@ -169,11 +185,35 @@ func (s *simulated) judged(w *Would, i *incident.Incident, plan *incident.Plan, 
 		return // it takes in what comes, and counts as nothing done
 	}
 	i.State = incident.Restarted
-	for _, state := range []incident.State{incident.Approved, incident.Placed} {
-		i.Notes = append(i.Notes, incident.Note{At: w.Time, State: state, TookS: 1})
-	}
-	if n := s.fleet[w.Node]; plan.Cordon && n != nil {
-		n.Quarantined, n.Unschedulable = i.ID, true
+	s.grant(w, i, plan)
+	if plan.Has(policy.Cordon) && s.fleet[w.Node] != nil {
+		s.set(w.Node, i.ID)
 		s.given[w.Node] = w.Time.Add(s.Mends)
 	}
+}
+
+// set gives a node another view, as the watch does: views do not change.
+func (s *simulated) set(node, quarantined string) {
+	n := *s.fleet[node]
+	n.Quarantined, n.Unschedulable = quarantined, quarantined != ""
+	s.fleet[node] = &n
+}
+
+// grant writes into the book what the incident would have been allowed and would have done.
+func (s *simulated) grant(w *Would, i *incident.Incident, plan *incident.Plan) {
+	g := guard.Grant{Incident: i.ID, Policy: plan.Policy, Active: true, At: w.Time, Charged: plan.Disruptive(), Restart: plan.Has(policy.RestartJob), Causes: []string{w.EventID}}
+	if i.Job != nil {
+		g.Job = i.Job.UID
+	}
+	if n := s.fleet[w.Node]; n != nil && plan.Has(policy.Cordon) {
+		g.Nodes = []guard.Place{guard.PlaceOf(n)}
+	}
+	for _, v := range plan.Verbs() {
+		g.Did = append(g.Did, guard.Done{Verb: v, Node: w.Node, At: w.Time})
+	}
+	if have := s.book.Grant(i.ID); have != nil {
+		*have = g
+		return
+	}
+	s.book.Grants = append(s.book.Grants, g)
 }

@@ -33,7 +33,7 @@ func (m *moving) candidate(name, nats, policies string, more ...string) *candida
 	self, err := os.Executable()
 	m.must(err)
 	c := &candidate{audit: filepath.Join(m.TempDir(), "audit.jsonl"), log: filepath.Join(m.TempDir(), "log")}
-	args := []string{asRemediator, "--nats", nats, "--kubeconfig", m.s.Kubeconfig(), "--policies", policies, "--audit", c.audit, "--identity", name + "-" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	args := []string{asRemediator, "--nats", nats, "--kubeconfig", asEnforcer(m, m.s), "--policies", policies, "--audit", c.audit, "--identity", name + "-" + strconv.FormatInt(time.Now().UnixNano(), 36)}
 	c.Cmd = exec.Command(self, append(args, more...)...)
 	out, err := os.Create(c.log)
 	m.must(err)

@@ -35,10 +35,10 @@ func receivers(o Options) (out []notify.Receiver, err error) {
 
 // tell sends what an incident came to, if its rule says notify. Each stage is told once.
 func (r *remediator) tell(i *incident.Incident) {
-	if i.Plan == nil || !i.Plan.Notify {
+	if !i.Plan.Has(policy.Notify) {
 		return
 	}
-	if i.State != incident.Closed && i.Plan.Mode != string(policy.Observe) { // what only observes is told when it is judged
+	if i.State != incident.Closed && i.Plan.Mode != policy.Observe { // what only observes is told when it is judged
 		r.notices.Tell(incidentNotice(i, notify.Opened))
 	}
 	switch {
@@ -75,7 +75,9 @@ func incidentNotice(i *incident.Incident, stage notify.Stage) notify.Notice {
 	case notify.Opened:
 		n.At, n.Summary = i.Opened, fmt.Sprintf("%s: %s; rule %s of policy %s takes it up", about, said, i.Plan.Rule, i.Plan.Policy)
 	case notify.Waiting:
-		n.Key = fmt.Sprintf("%s/%d/%s", n.Key, i.Round, i.Waiting)
+		if n.Key = fmt.Sprintf("%s/%d/%s", n.Key, i.Round, i.Waiting); i.Wait != nil { // its words may change while it lasts
+			n.Key = fmt.Sprintf("%s/%d/%s/%d", i.ID, i.Round, i.Wait.Reason, i.Wait.Since.Unix())
+		}
 		n.NeedsPerson, n.Summary = true, fmt.Sprintf("%s: %s; waits: %s", about, said, i.Waiting)
 	case notify.Closed:
 		n.NeedsPerson, n.At, n.Ended, n.Outcome, n.LostSteps = i.NeedsPerson(), i.ClosedAt, i.ClosedAt, string(i.Outcome), i.LostSteps
@@ -84,10 +86,9 @@ func incidentNotice(i *incident.Incident, stage notify.Stage) notify.Notice {
 	return n
 }
 
-// untaken tells of an event that no rule acts on, where policy says to tell: a rule of notify alone, or a policy's default from
+// ignored tells of an event that no rule acts on, where policy says to tell: a rule of notify alone, or a policy's default from
 // severity warning on. What an agent and a gateway find of one onset is told once.
-func (r *remediator) untaken(e event.Event, f incident.Facts) {
-	d := policy.Decide(e, nodeFacts(f.Node), jobFacts(f.Gang, nil), policy.Incident{}, r.policies.current())
+func (r *remediator) ignored(e event.Event, f incident.Facts, d policy.Judgement) {
 	if d.Outcome != policy.Tell || d.Rule == "" && !e.Data.Severity.AtLeast(event.Warning) {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/notify"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 // ear is a receiver that keeps what it hears.
@@ -79,7 +80,7 @@ func opened(change ...func(*incident.Incident)) *incident.Incident {
 		ID: "inc-1", Cluster: "c", State: incident.Planned, Opened: t0, StateAt: t0, Round: 1,
 		Faults: []incident.Fault{{Signal: "xid/79", Sev: event.Fatal, Node: "a1", GPU: "GPU-1", At: t0.Add(-time.Second)}},
 		Job:    &event.Job{Kind: "Job", Namespace: "train", Name: "llm", UID: "j-1"},
-		Plan:   &incident.Plan{Policy: "p", Rule: "act", Mode: "enforce", Notify: true},
+		Plan:   &incident.Plan{Policy: "p", Rule: "act", Mode: "enforce", Steps: []policy.PlannedStep{{Step: policy.Step{Do: policy.Notify}}}},
 	}
 	for _, f := range change {
 		f(i)
@@ -112,7 +113,7 @@ func TestAnIncidentIsToldWhenItOpensWaitsForAPersonAndCloses(t *testing.T) {
 }
 
 func TestARuleWithoutNotifyTellsNothing(t *testing.T) {
-	heard := telling(t, tellPolicy, func(r *remediator) { r.tell(opened(func(i *incident.Incident) { i.Plan.Notify = false })) })
+	heard := telling(t, tellPolicy, func(r *remediator) { r.tell(opened(func(i *incident.Incident) { i.Plan.Steps = nil })) })
 	if len(heard) > 0 {
 		t.Errorf("told %q", stages(heard))
 	}
@@ -127,6 +128,11 @@ func TestWhatOnlyObservesIsToldOnceAndCallsAPerson(t *testing.T) {
 	if got := stages(heard); !slices.Equal(got, []string{"closed person"}) {
 		t.Errorf("told %q", got)
 	}
+}
+
+// ignore hands over an event that no rule acts on, as the engine does.
+func ignore(r *remediator, e event.Event) {
+	r.ignored(e, incident.Facts{}, r.policies.current().Decide(e, policy.Node{}, policy.Job{}, policy.Incident{}))
 }
 
 func TestEventsOnWhichNoRuleActsAreToldByPolicy(t *testing.T) {
@@ -149,8 +155,8 @@ func TestEventsOnWhichNoRuleActsAreToldByPolicy(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			heard := telling(t, tellPolicy, func(r *remediator) {
-				r.untaken(c.event, incident.Facts{})
-				r.untaken(c.event, incident.Facts{}) // two gangs on the node
+				ignore(r, c.event)
+				ignore(r, c.event) // two gangs on the node
 			})
 			if c.tells != (len(heard) == 1) || len(heard) > 1 {
 				t.Errorf("told %+v", heard)
@@ -158,7 +164,7 @@ func TestEventsOnWhichNoRuleActsAreToldByPolicy(t *testing.T) {
 		})
 	}
 	quiet := tellPolicy[:len(tellPolicy)-len("notify\n")] + "ignore\n"
-	if heard := telling(t, quiet, func(r *remediator) { r.untaken(ev("xid", "31", "", event.Warning), incident.Facts{}) }); len(heard) > 0 {
+	if heard := telling(t, quiet, func(r *remediator) { ignore(r, ev("xid", "31", "", event.Warning)) }); len(heard) > 0 {
 		t.Errorf("a policy that ignores told %+v", heard)
 	}
 }

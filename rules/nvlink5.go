@@ -21,6 +21,7 @@ type NVLink5 struct {
 	Before575   BitPattern `json:"intrinfo_before_575"`
 	From575     BitPattern `json:"intrinfo_from_575"`
 	ErrorStatus uint32     `json:"error_status"`
+	AnyStatus   bool       `json:"any_error_status,omitempty"` // every value of the second register fits
 	Resolution  string     `json:"resolution"`
 	Investigate string     `json:"investigate"`
 	Fatality    Fatality   `json:"fatality"`
@@ -42,6 +43,14 @@ func (r NVLink5) Judge() (Severity, Advice) {
 	default:
 		return Warning, None
 	}
+}
+
+// Status is the second register that the rule is for, in words of the table.
+func (r NVLink5) Status() string {
+	if r.AnyStatus {
+		return "any"
+	}
+	return fmt.Sprintf("%#08x", r.ErrorStatus)
 }
 
 // BitPattern matches a register: the bits of Mask must have Value.
@@ -84,11 +93,15 @@ var nvlink5Columns = []column[NVLink5]{
 	bits("intrinfo_before_575", func(r *NVLink5) *BitPattern { return &r.Before575 }),
 	bits("intrinfo_from_575", func(r *NVLink5) *BitPattern { return &r.From575 }),
 	{"error_status", true, func(r *NVLink5, v string) error {
+		if v == "any" {
+			r.ErrorStatus, r.AnyStatus = 0, true
+			return nil
+		}
 		n, err := strconv.ParseUint(v, 0, 32)
 		if err != nil {
-			return fmt.Errorf("%q is not a 32-bit number", v)
+			return fmt.Errorf("%q is neither a 32-bit number nor any", v)
 		}
-		r.ErrorStatus = uint32(n)
+		r.ErrorStatus, r.AnyStatus = uint32(n), false
 		return nil
 	}},
 	oneOf("resolution", resolutions, func(r *NVLink5) *string { return &r.Resolution }),

@@ -154,7 +154,7 @@ func (t *Tables) finish() error {
 	}
 	for _, rows := range t.byXID {
 		slices.SortFunc(rows, func(a, b NVLink5) int {
-			return cmp.Or(cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Before575.Value, b.Before575.Value), cmp.Compare(a.ErrorStatus, b.ErrorStatus))
+			return cmp.Or(cmp.Compare(a.Unit, b.Unit), cmp.Compare(a.Before575.Value, b.Before575.Value), cmp.Compare(a.ErrorStatus, b.ErrorStatus), cmp.Compare(a.Before575.Mask, b.Before575.Mask))
 		})
 	}
 	return nil
@@ -185,7 +185,7 @@ func (t *Tables) SXid(code int) SXid {
 // unit's name keeps from being ambiguous.
 func (t *Tables) NVLink5(xid int, unit string, intrinfo, errorStatus uint32, driver int) (NVLink5, bool) {
 	for _, r := range t.byXID[xid] {
-		if r.ErrorStatus != errorStatus || !r.names(unit) {
+		if !r.AnyStatus && r.ErrorStatus != errorStatus || !r.names(unit) {
 			continue
 		}
 		before, from := r.Before575.Match(intrinfo), r.From575.Match(intrinfo)

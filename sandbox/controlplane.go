@@ -62,7 +62,7 @@ type plane struct {
 }
 
 // startPlane returns when the API server is ready; nothing acts on its objects yet.
-func startPlane(ctx context.Context, procs *processes, bin, dir, logs string) (*plane, error) {
+func startPlane(ctx context.Context, procs *processes, bin, dir, logs string, o Options) (*plane, error) {
 	p := &plane{procs: procs, dir: dir, logs: logs, audit: filepath.Join(dir, "audit.log"), kube: filepath.Join(dir, "kubeconfig")}
 	ports, err := freePorts(3)
 	if err != nil {
@@ -83,13 +83,19 @@ func startPlane(ctx context.Context, procs *processes, bin, dir, logs string) (*
 	if err := p.await(ctx, etcd, "etcd", httpOK(etcdURL+"/health", http.DefaultClient)); err != nil {
 		return nil, err
 	}
-	apiserver, err := p.start(bin, "kube-apiserver", "--etcd-servers="+etcdURL,
+	args := []string{"--etcd-servers=" + etcdURL,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[2]), "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
-		"--tls-cert-file="+files.serving.cert, "--tls-private-key-file="+files.serving.key, "--client-ca-file="+files.ca,
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+files.saPub, "--service-account-signing-key-file="+files.saKey,
+		"--tls-cert-file=" + files.serving.cert, "--tls-private-key-file=" + files.serving.key, "--client-ca-file=" + files.ca,
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + files.saPub, "--service-account-signing-key-file=" + files.saKey,
 		"--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged",
-		"--audit-policy-file="+files.audit, "--audit-log-path="+p.audit, "--audit-log-format=json", "--audit-log-mode=blocking",
-		"--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000", "--v=0")
+		"--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000", "--v=0"}
+	if !o.NoAudit {
+		args = append(args, "--audit-policy-file="+files.audit, "--audit-log-path="+p.audit, "--audit-log-format=json", "--audit-log-mode=blocking")
+	}
+	if o.Emulate != "" {
+		args = append(args, "--emulated-version="+o.Emulate)
+	}
+	apiserver, err := p.start(bin, "kube-apiserver", args...)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ type Prepared struct {
 	ControlPlane string `json:"control_plane"` // folder of the binaries
 	JobSet       string `json:"jobset"`
 	Helm         string `json:"helm"`
+	Kwok         string `json:"kwok"`
 	Python       string `json:"python"`
 	Trainer      string `json:"trainer"` // torch, or stand-in where none can be had
 }
@@ -28,10 +29,14 @@ func Setup(ctx context.Context, progress io.Writer) (Prepared, error) {
 	if err != nil {
 		return Prepared{}, err
 	}
+	kwok, err := kwokBinary(ctx, progress)
+	if err != nil {
+		return Prepared{}, err
+	}
 	py, err := FindPython(ctx, progress)
 	if err != nil {
 		return Prepared{}, err
 	}
 	_, trainer := py.Trainer()
-	return Prepared{bin, jobset, helm, py.Path, trainer}, nil
+	return Prepared{bin, jobset, helm, kwok, py.Path, trainer}, nil
 }

@@ -175,7 +175,7 @@ func (s *Sandbox) template(w Workload, nameLabel, uidLabel string, restart corev
 				VolumeMounts: []corev1.VolumeMount{{Name: "pitcrew", MountPath: pitcrewMount}, {Name: "checkpoints", MountPath: checkpointMount}},
 			}},
 			Volumes: []corev1.Volume{
-				{Name: "pitcrew", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+				{Name: "pitcrew", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
 				{Name: "checkpoints", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
 					Path: filepath.Join(s.Checkpoints(), w.Namespace+"-"+w.Name), Type: &create}}},
 			},

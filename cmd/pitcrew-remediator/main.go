@@ -3,10 +3,12 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/version"
 	"github.com/pitcrew/pitcrew/remediator"
+	"github.com/pitcrew/pitcrew/remediator/steer"
 )
 
 func main() {
@@ -42,6 +45,9 @@ func command() *cobra.Command {
 		Use: "pitcrew-remediator", Short: "Bring jobs back, by written policy", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: version.Of(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			logs(c)
+			if n := o.NATSReplicas; n != 1 && n != 3 && n != 5 {
+				return fmt.Errorf("--nats-replicas %d (PITCREW_NATS_REPLICAS): must be 1, 3 or 5, and not more than NATS has servers", n)
+			}
 			return remediator.Run(c.Context(), o)
 		},
 	}
@@ -53,6 +59,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.TokenFile, "nats-token-file", env("PITCREW_NATS_TOKEN_FILE", ""), "file of a service account's token for NATS (PITCREW_NATS_TOKEN_FILE)")
 	f.StringVar(&o.NATSKeys, "nats-keys", env("PITCREW_NATS_KEYS", ""), "`file` of keys, made by pitcrew bus keys, by which this process says who may connect to NATS (PITCREW_NATS_KEYS)")
 	f.StringVar(&o.NATSAccount, "nats-account", env("PITCREW_NATS_ACCOUNT", ""), "NATS account that clients are put into; empty: the global one (PITCREW_NATS_ACCOUNT)")
+	f.IntVar(&o.NATSReplicas, "nats-replicas", count("PITCREW_NATS_REPLICAS"), "servers of the NATS cluster that keep each stream and bucket: 1, 3 or 5; applies to those that this process creates (PITCREW_NATS_REPLICAS)")
 	p := c.PersistentFlags()
 	p.StringVar(&o.Cluster, "cluster", env("PITCREW_CLUSTER", bus.DefaultCluster), "name of the cluster (PITCREW_CLUSTER)")
 	p.StringVar(&o.Namespace, "namespace", "pitcrew-system", "Pitcrew's own namespace")
@@ -62,11 +69,13 @@ func command() *cobra.Command {
 	p.StringVar(&o.Audit, "audit", "", "file of the audit log, one JSON line per write to the cluster")
 	f.StringSliceVar(&o.Alertmanagers, "alertmanager", list("PITCREW_ALERTMANAGER"), "address of an Alertmanager for the policy step notify, such as http://alertmanager:9093; repeat it for each of a cluster (PITCREW_ALERTMANAGER)")
 	f.StringSliceVar(&o.Webhooks, "webhook", list("PITCREW_WEBHOOK"), "address that gets the policy step notify as CloudEvents; may be repeated (PITCREW_WEBHOOK)")
+	f.StringVar(&o.Steer, "steer", env("PITCREW_STEER", ""), "`address` of the webhook that sends replacements to their nodes below Kubernetes 1.36, such as :9443; empty: none (PITCREW_STEER)")
+	f.StringVar(&o.SteerCA, "steer-ca", env("PITCREW_STEER_CA", ""), "`directory` with ca.crt and ca.key, by which the webhook makes its certificates (PITCREW_STEER_CA)")
 	f.StringVar(&o.OTLP, "otlp", "", "where one trace per incident goes, OTLP over gRPC: host:4317 without TLS, or with https://; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, or none")
 	f.BoolVar(&o.Elect, "leader-elect", true, "act only while holding the lease")
 	f.DurationVar(&o.Lease, "lease", 15*time.Second, "a leader that is silent for so long is replaced; whole seconds")
 	p.BoolVarP(&verbose, "verbose", "v", false, "log debug lines")
-	c.AddCommand(uninstall(&o, logs))
+	c.AddCommand(uninstall(&o, logs), webhookCA(&o))
 	return c
 }
 
@@ -81,6 +90,36 @@ func uninstall(o *remediator.Options, logs func(*cobra.Command)) *cobra.Command 
 	}
 	c.Flags().BoolVar(&keepCordons, "keep-cordons", false, "leave nodes that Pitcrew had cordoned unschedulable")
 	return c
+}
+
+func webhookCA(o *remediator.Options) *cobra.Command {
+	return &cobra.Command{
+		Use: "webhook-ca DIR", Short: "Make the authority of the placement webhook: ca.crt and ca.key, good for ten years", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			a, err := steer.NewAuthority(time.Now(), steer.ServiceName(o.Namespace))
+			if err != nil {
+				return err
+			}
+			if err := a.Write(args[0]); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), base64.StdEncoding.EncodeToString(a.Bundle()))
+			return err
+		},
+	}
+}
+
+// count is an environment variable's number: 1 if it is not set, and 0, which no option accepts, if it is not a number.
+func count(name string) int {
+	v := os.Getenv(name)
+	if v == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // list is an environment variable's words, which commas part.

@@ -16,3 +16,21 @@ func TestTheRemediatorSaysWhichBuildItIs(t *testing.T) {
 		t.Errorf("%v: %q", err, out.String())
 	}
 }
+
+func TestANumberOfReplicasThatNATSCannotKeepIsRefused(t *testing.T) {
+	for _, bad := range []string{"0", "2", "-1"} {
+		c := command()
+		c.SetArgs([]string{"--nats-replicas", bad})
+		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--nats-replicas "+bad) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	t.Setenv("PITCREW_NATS_REPLICAS", "three")
+	if err := command().ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "PITCREW_NATS_REPLICAS") {
+		t.Errorf("a word: %v", err)
+	}
+	t.Setenv("PITCREW_NATS_REPLICAS", "3")
+	if got := command().Flags().Lookup("nats-replicas").DefValue; got != "3" {
+		t.Errorf("from the environment: %s", got)
+	}
+}

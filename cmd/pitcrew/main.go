@@ -18,6 +18,7 @@ import (
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/controlcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/detectcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/incidentcmd"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/nodecmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/policycmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/xidcmd"
 	"github.com/pitcrew/pitcrew/cmd/version"
@@ -46,7 +47,7 @@ func commands() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true, Version: version.Of(),
 	}
 	root.SetVersionTemplate(version.Template)
-	root.AddCommand(demo.Command(), incidentcmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
+	root.AddCommand(demo.Command(), incidentcmd.Command(), nodecmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
 	root.AddCommand(controlcmd.Commands()...)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

@@ -69,8 +69,10 @@ func New(o Options) (*Client, error) {
 	if o.Server == "" {
 		return nil, nil
 	}
-	if u, err := url.Parse(o.Server); err != nil || u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("api server %q: want https://host:port", o.Server)
+	if u, err := url.Parse(o.Server); err != nil {
+		return nil, errors.New("api server: the address cannot be parsed: want https://host:port") // it may hold a secret
+	} else if u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return nil, fmt.Errorf("api server %q: want https://host:port", u.Redacted())
 	}
 	if o.Node == "" {
 		return nil, errors.New("api server: the node has no name (set node)")

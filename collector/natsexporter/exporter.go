@@ -90,7 +90,7 @@ func (x *natsExporter) greet(ctx context.Context, host component.Host) {
 	x.log.Warn(err.Error(), zap.String("spool", x.cfg.Spool))
 	componentstatus.ReportStatus(host, componentstatus.NewRecoverableErrorEvent(err))
 	if x.bus.Wait(ctx) == nil {
-		x.log.Info("NATS is there", zap.String("url", x.cfg.URL))
+		x.log.Info("connected to NATS", zap.String("url", bus.Redacted(x.cfg.URL)))
 		componentstatus.ReportStatus(host, componentstatus.NewEvent(componentstatus.StatusOK))
 	}
 }

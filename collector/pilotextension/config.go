@@ -2,6 +2,7 @@ package pilotextension
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"go.opentelemetry.io/collector/config/configopaque"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/hook"
 )
 
 // Config of the extension.
@@ -17,6 +19,10 @@ type Config struct {
 	Node string `mapstructure:"node"`
 	// KubeletRoot is below which the pods' directories lie.
 	KubeletRoot string `mapstructure:"kubelet_root"`
+	// Proc is where the host's /proc is mounted.
+	Proc string `mapstructure:"proc"`
+	// Budget is what each pod may make the agent spend; docs/isolation.md has the units and defaults.
+	Budget hook.Budget `mapstructure:"budget"`
 	// Beat is how often the agent says that it is there.
 	Beat time.Duration `mapstructure:"beat"`
 
@@ -30,7 +36,7 @@ type Config struct {
 }
 
 func createDefaultConfig() component.Config {
-	return &Config{KubeletRoot: "/var/lib/kubelet", Beat: 500 * time.Millisecond, URL: bus.DefaultURL, Cluster: bus.DefaultCluster, Replicas: 1}
+	return &Config{KubeletRoot: "/var/lib/kubelet", Proc: "/proc", Beat: 500 * time.Millisecond, URL: bus.DefaultURL, Cluster: bus.DefaultCluster, Replicas: 1}
 }
 
 // Validate reports all faults at once.
@@ -42,6 +48,10 @@ func (c *Config) Validate() error {
 	if !filepath.IsAbs(c.KubeletRoot) {
 		errs = append(errs, errors.New("kubelet_root must be an absolute path, for example /var/lib/kubelet"))
 	}
+	if !filepath.IsAbs(c.Proc) {
+		errs = append(errs, fmt.Errorf("proc must be an absolute path, for example /proc, got %q", c.Proc))
+	}
+	errs = append(errs, c.Budget.Validate())
 	if c.Beat < 50*time.Millisecond {
 		errs = append(errs, errors.New("beat must be at least 50ms"))
 	}

@@ -33,7 +33,7 @@ type Pilot struct {
 
 func newPilot(set component.TelemetrySettings, cfg *Config, dial func() (Bus, error)) (*Pilot, error) {
 	f, err := statementsextension.NewFollower(set, "node", func(s bus.Statement, _ time.Time) (bool, error) { return s.Of(cfg.Node), nil })
-	return &Pilot{log: set.Logger, cfg: cfg, dial: dial, fleet: hook.NewFleet(hook.FleetOptions{KubeletRoot: cfg.KubeletRoot}), statements: f}, err
+	return &Pilot{log: set.Logger, cfg: cfg, dial: dial, fleet: hook.NewFleet(hook.FleetOptions{KubeletRoot: cfg.KubeletRoot, Proc: cfg.Proc, Budget: cfg.Budget}), statements: f}, err
 }
 
 // FollowStatements gives all that people said of findings on this node; see Follower.

@@ -357,7 +357,7 @@ func TestCommandsThatNameNothingAreErrors(t *testing.T) {
 
 func TestTheConfigurationNamesEveryFaultAtOnce(t *testing.T) {
 	err := (&Config{KubeletRoot: "here"}).Validate()
-	if err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 6 {
+	if err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 7 {
 		t.Errorf("faults: %v", err)
 	}
 	if got := NewFactory().Type(); got != Type {

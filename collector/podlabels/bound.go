@@ -53,7 +53,7 @@ func (l *labeller) forget(k uint64, s series) {
 // distribution copies a metric that has more than a number a point. There are none of GPUs.
 func (l *labeller) distribution(m pmetric.Metric, to pmetric.ScopeMetrics, source uint64, now time.Time) {
 	crowd := func(a pcommon.Map) bool {
-		k := key(source, m.Name(), a)
+		k := key(source, m.Name()) + hash(a)
 		if _, again := l.series[k]; !again && !l.room(true, now) {
 			return true
 		}

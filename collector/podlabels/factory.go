@@ -3,6 +3,8 @@ package podlabels
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/collector/component"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/collector/apiserver"
 	"github.com/pitcrew/pitcrew/collector/podresources"
+	"github.com/pitcrew/pitcrew/collector/promexporter"
 )
 
 // Type is the processor's name in configurations.
@@ -26,12 +29,17 @@ type Config struct {
 	// Interval is the least time between two values of a series; what comes between is left off. 0 passes every value. A scraper takes
 	// the newest every few seconds; ranks are sampled ten times a second for the detector's sake.
 	Interval time.Duration `mapstructure:"interval"`
+	// Families is what the endpoint serves: all, dcgm or pitcrew. What it does not serve is not passed on.
+	Families string `mapstructure:"families"`
 }
 
 // Validate refuses what cannot be meant.
 func (c *Config) Validate() error {
 	if c.Interval < 0 {
 		return fmt.Errorf("interval: %v is negative", c.Interval)
+	}
+	if !slices.Contains(promexporter.FamilySets, c.Families) {
+		return fmt.Errorf("families: unknown %q: set %s", c.Families, strings.Join(promexporter.FamilySets, ", "))
 	}
 	return nil
 }
@@ -40,7 +48,7 @@ func (c *Config) Validate() error {
 func NewFactory() processor.Factory {
 	return processor.NewFactory(Type,
 		func() component.Config {
-			return &Config{PodResourcesSocket: "/var/lib/kubelet/pod-resources/kubelet.sock", Kubernetes: apiserver.Options{Server: "auto"}}
+			return &Config{PodResourcesSocket: "/var/lib/kubelet/pod-resources/kubelet.sock", Families: promexporter.AllFamilies, Kubernetes: apiserver.Options{Server: "auto"}}
 		},
 		processor.WithMetrics(func(_ context.Context, set processor.Settings, cfg component.Config, next consumer.Metrics) (processor.Metrics, error) {
 			conf := cfg.(*Config)
@@ -53,7 +61,7 @@ func NewFactory() processor.Factory {
 				return nil, fmt.Errorf("kubernetes: %w", err)
 			}
 			l := newLabeller(next, conf.Interval, pods, time.Now)
-			l.log = set.Logger
+			l.log, l.families = set.Logger, conf.Families
 			return l, nil
 		}, component.StabilityLevelAlpha))
 }

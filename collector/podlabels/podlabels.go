@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/collector/podresources"
+	"github.com/pitcrew/pitcrew/collector/promexporter"
 	"github.com/pitcrew/pitcrew/receivers/dcgmreceiver"
 )
 
@@ -61,6 +62,7 @@ type labeller struct {
 	pods     *podresources.Client
 	now      func() time.Time
 	interval time.Duration // the least between two values of a series
+	families string        // that the endpoint serves
 
 	mu     sync.Mutex
 	ranks  map[string]rank // by the GPU's UUID
@@ -74,7 +76,7 @@ type labeller struct {
 }
 
 func newLabeller(next consumer.Metrics, interval time.Duration, pods *podresources.Client, now func() time.Time) *labeller {
-	return &labeller{log: zap.NewNop(), next: next, now: now, interval: interval, pods: pods, ranks: map[string]rank{}, series: map[uint64]series{}, use: containerUse{gpus: map[string]gpuUse{}}}
+	return &labeller{log: zap.NewNop(), next: next, now: now, interval: interval, pods: pods, ranks: map[string]rank{}, series: map[uint64]series{}, families: promexporter.AllFamilies, use: containerUse{gpus: map[string]gpuUse{}}}
 }
 
 var seed = maphash.MakeSeed()
@@ -108,7 +110,7 @@ func (l *labeller) label(md pmetric.Metrics) pmetric.Metrics {
 		l.use.learn(rm, now)
 	}
 	l.sweep(now)
-	if l.interval == 0 && !aboutGPUs(md) {
+	if l.interval == 0 && l.families == promexporter.AllFamilies && !aboutGPUs(md) {
 		return md
 	}
 	out := pmetric.NewMetrics()
@@ -116,7 +118,11 @@ func (l *labeller) label(md pmetric.Metrics) pmetric.Metrics {
 		var to pmetric.ResourceMetrics
 		source := hash(rm.Resource().Attributes())
 		for _, sm := range rm.ScopeMetrics().All() {
-			if sm.Scope().Name() == dcgmreceiver.DCGMNamesScope { // dcgm-exporter's labels and no others: the resource's stay behind
+			named := sm.Scope().Name() == dcgmreceiver.DCGMNamesScope
+			if !l.served(named) {
+				continue
+			}
+			if named { // dcgm-exporter's labels and no others: the resource's stay behind
 				l.scope(sm, out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty(), dcgm, source, now)
 				continue
 			}
@@ -128,8 +134,15 @@ func (l *labeller) label(md pmetric.Metrics) pmetric.Metrics {
 			l.scope(sm, to.ScopeMetrics().AppendEmpty(), otel, source, now)
 		}
 	}
-	l.containers(md, out, now)
+	if l.served(false) {
+		l.containers(md, out, now)
+	}
 	return out
+}
+
+// served reports whether the endpoint serves series of a scope: of dcgm-exporter's names, or of others.
+func (l *labeller) served(dcgmNames bool) bool {
+	return l.families == promexporter.DCGMFamilies && dcgmNames || l.families == promexporter.PitcrewFamilies && !dcgmNames || l.families == promexporter.AllFamilies
 }
 
 // aboutGPUs says whether any series of the batch is a GPU's; ranks' samples come ten times a second and have none.
@@ -198,8 +211,9 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, source uint
 			continue
 		}
 		var written pmetric.NumberDataPointSlice
+		base := key(source, m.Name())
 		for _, p := range points.All() {
-			k := key(source, m.Name(), p.Attributes())
+			k := base + hash(p.Attributes())
 			was, again := l.series[k]
 			if again && now.Sub(was.passed) < l.interval*9/10 { // samples come when they come
 				continue
@@ -302,9 +316,8 @@ func (l *labeller) sweep(now time.Time) {
 }
 
 // key tells one series that comes in from another: ranks that speak OTLP are told apart by their resources alone.
-func key(source uint64, name string, a pcommon.Map) uint64 {
-	return 31*source + maphash.String(seed, name) + hash(a)
-}
+// The hash of its attributes is to be added.
+func key(source uint64, name string) uint64 { return 31*source + maphash.String(seed, name) }
 
 // hash is the same for the same attributes in another order.
 func hash(a pcommon.Map) (sum uint64) {

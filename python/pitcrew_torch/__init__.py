@@ -12,7 +12,8 @@
         ...
 
 Nothing here raises into training except `resume`, nothing blocks it except a hold that the node agent armed, and
-without an agent it only keeps the periodic checkpoints. docs/checkpoint-protocol.md has the whole story.
+without an agent it only keeps the periodic checkpoints. A process whose checkpoint directory a later attempt has
+claimed ends with exit code 76. docs/checkpoint-protocol.md has the whole story.
 Importing this package does not import torch; `attach` does.
 """
 
@@ -22,7 +23,19 @@ import os
 import warnings
 
 __version__ = "0.1.0"
-__all__ = ["attach", "attached", "data", "detach", "resume", "section", "step"]
+__all__ = [
+    "ClaimRefused",
+    "Fenced",
+    "NoCheckpoint",
+    "Unreadable",
+    "attach",
+    "attached",
+    "data",
+    "detach",
+    "resume",
+    "section",
+    "step",
+]
 
 _hook = None
 _step = None  # what `_dispatch` calls: looked up once, not each time
@@ -58,7 +71,9 @@ def attach(
     checkpoint_every: steps between periodic checkpoints; None for none.
     strategy: "ddp", "hsdp", "fsdp" or "custom": told to Pitcrew; only "ddp" has a default save_fn. Default: "fsdp"
         where FSDP has the model or parameters are DTensors with parts elsewhere, else "ddp".
-    extra: {name: object with state_dict and load_state_dict}, e.g. a learning rate scheduler; for the default save_fn.
+    extra: {name: object with state_dict and load_state_dict}, e.g. a learning rate scheduler or the position in the
+    data.
+        Saved and loaded for each rank, as the random number generators are, also beside a save_fn of your own.
     any_world_size: whether load_fn can read a checkpoint of another number of ranks (default: the default load_fn can).
     keep: complete checkpoints to keep; older ones are deleted.
     role: this rank's place where ranks do different work, such as "pp1/tp0"; only ranks of one role are compared.
@@ -87,6 +102,7 @@ def attach(
         _measure(_hook, model, optimizers, phases)
         if optimizers and step_on != "call":
             _try(_hook, _count, _hook, optimizers[-1], step_on)
+        _try(_hook, _accumulate, _hook, optimizers)
         _step = _first_step
     except Exception as error:
         warnings.warn("pitcrew: not attached: %s: %s" % (type(error).__name__, error), RuntimeWarning, stacklevel=2)
@@ -99,7 +115,8 @@ def _make(
 ):  # fmt: skip
     import torch
 
-    from . import chooser, torchstate
+    from . import torchstate
+    from .exchange import Alone, StoreExchange
     from .hook import Hook
 
     parted = torchstate.parted(model, optimizer)
@@ -108,6 +125,7 @@ def _make(
     if default:
         state = torchstate.DataParallelState(model, optimizer, extra)
         save_fn, load_fn = state.save, state.load
+    own = None if default else torchstate.RankState(extra)
 
     index, uuid, peak = torchstate.device_of(model), "", 0.0
     if index is not None:
@@ -116,13 +134,13 @@ def _make(
     def exchange():
         store = torchstate.default_store()
         if store is not None:
-            return torchstate.StoreExchange(store, hook.rank, hook.world_size, hook.attempt)
+            return StoreExchange(store, *torchstate.ranks(), hook.attempt)
         if hook.world_size > 1:
             hook._note("resume() before init_process_group: each rank chooses its checkpoint alone")
-        return chooser.Alone()
+        return Alone()
 
     hook = Hook(
-        save_fn,
+        save_fn and torchstate.synchronous(save_fn),
         load_fn,
         checkpoint_dir=checkpoint_dir,
         checkpoint_every=checkpoint_every,
@@ -130,6 +148,9 @@ def _make(
         any_world_size=default if any_world_size is None else any_world_size,
         keep=keep,
         exchange=exchange,
+        distributed=torchstate.ranks,
+        also=own and own.save,
+        also_load=own and own.load,
         torch_version=torch.__version__,
         gpu=uuid,
         role=os.environ.get("PITCREW_ROLE") or torchstate.pipeline_stage(model) if role is None else role,
@@ -182,6 +203,15 @@ def _count(hook, optimizer, step_on):
     hook.count_by_optimizer(stop)
 
 
+def _accumulate(hook, optimizers):
+    from .accumulation import Accumulation
+
+    parameters = [p for each in optimizers for group in getattr(each, "param_groups", ()) for p in group["params"]]
+    if parameters:
+        hook.accumulation = Accumulation(parameters, hook.take_back, hook.trouble)
+        hook.at_end.append(hook.accumulation.detach)
+
+
 def _measure(hook, model, optimizers, phases):
     from . import torchstate
     from .phases import Phases
@@ -231,10 +261,30 @@ def detach():
 
 
 def _first_step(*values):
-    global _step, step
+    global _step
     _hook.count_by_call()
-    _step = step = _hook.step
+    _step = _learning_step if _hook.accumulation is not None else _hook.step
+    _settle()
     _step(*values)
+
+
+def _learning_step(*values):
+    """A call of `step` while it is not known yet, or known, that some of them end no step."""
+    accumulation = _hook.accumulation
+    if not accumulation.half():
+        _hook.step(*values)
+    if accumulation.over:
+        global _step
+        accumulation.detach()
+        _step = _hook.step
+        _settle()
+
+
+def _settle():
+    """`step` itself becomes the hook's own function where there is nothing left to do before it."""
+    global step
+    if _step is not None and _step == _hook.step:
+        step = _step
 
 
 def _instead_of(closed, *values):
@@ -255,9 +305,31 @@ def section(name):
     return _hook.section(name) if _hook is not None else contextlib.nullcontext()
 
 
-def resume():
-    """Load the newest sound checkpoint, the same one on every rank, and give the step to go on from (0: none).
+def resume(step=0, *, fresh=False, read_only=False):
+    """Load the newest sound checkpoint, the same one on every rank, and give the step to go on from.
 
-    Call after init_process_group, so that one chooser decides for all ranks. Raises what load_fn raises.
-    """
-    return _hook.resume() if _hook is not None else 0
+    Call after init_process_group, so that one chooser decides for all ranks. It also claims checkpoint_dir for this
+    attempt: whoever claimed it before can no longer write there.
+
+    step: where training starts if there is no checkpoint, such as one that you loaded yourself.
+    fresh: start from nothing although checkpoints exist. Those of earlier runs stay, and are not preferred again; those
+        that this run has written since, in an earlier attempt, are used.
+    read_only: for evaluation: nothing on the storage is touched, nothing is claimed, and this process saves nothing.
+
+    Raises NoCheckpoint where checkpoints exist and none can be used, Unreadable where the storage fails, ClaimRefused
+    where the directory belongs to a later attempt or another job, Fenced where a later attempt claims it meanwhile, and
+    what load_fn raises."""
+    return _hook.resume(step, fresh, read_only) if _hook is not None else step
+
+
+def __getattr__(name):
+    """What `resume` raises, without importing it until it is asked for."""
+    if name in ("ClaimRefused", "Fenced"):
+        from . import claims
+
+        return getattr(claims, name)
+    if name in ("NoCheckpoint", "Unreadable"):
+        from . import chooser
+
+        return getattr(chooser, name)
+    raise AttributeError("module %r has no attribute %r" % (__name__, name))

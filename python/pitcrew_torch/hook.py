@@ -2,12 +2,14 @@
 
 Promises: nothing here raises into training (a failure becomes the ring's last error and one warning), nothing blocks it
 except a hold that an agent armed, nothing synchronises a device. It works with no agent, and with one agent after
-another. `resume` is the exception: it raises when the chosen checkpoint cannot be loaded, because training from
-nothing instead would be worse.
+another. `resume` is the exception: it raises where no checkpoint can be used or this process must not write, because
+training from nothing, or beside a later attempt, would be worse. A rank whose checkpoint directory a later attempt has
+claimed ends with exit code 76.
 
 No torch here: `torchstate` brings it, and the sandbox's stand-in trainer does without.
 """
 
+import _thread
 import atexit
 import contextlib
 import os
@@ -16,8 +18,9 @@ import threading
 import time
 import warnings
 
-from . import checkpoint, chooser
-from .identity import gpu_uuid, number, workload_of
+from .custody import Custody, LoadContext
+from .exchange import Alone
+from .identity import Run, gpu_uuid, place, workload_of
 from .ring import (
     EXIT_CLEAN,
     EXIT_EXCEPTION,
@@ -26,27 +29,16 @@ from .ring import (
     SECTIONS,
     Ring,
 )
+from .ringcopy import RingCopy
 from .rounds import NEVER, Rounds
 from .saver import Saver
-from .side import LEFT, Side, leave
+from .side import FENCED, LEFT, Side, leave
 from .steps import Steps
 
 _now = time.monotonic_ns
 STANDS = 2_000_000_000  # ns that a step may take at least, and three of its like, before the collectives are told
 TELL_AGAIN = 5_000_000_000  # ns
 LAST_WORDS = 0.2  # seconds an ending process waits for its last message to leave
-
-
-class LoadContext:
-    """What a load_fn gets: directory, step, manifest, and who asks."""
-
-    def __init__(self, directory, manifest, rank, world_size):
-        self.directory = directory
-        self.manifest = manifest
-        self.step = manifest["step"]
-        self.rank = rank
-        self.world_size = world_size
-        self.writer = next((f["rank"] for f in manifest["files"] if f["rank"] != rank), rank)
 
 
 class Hook:
@@ -62,7 +54,10 @@ class Hook:
         strategy="custom",
         any_world_size=False,
         keep=3,
-        exchange=chooser.Alone,
+        exchange=Alone,
+        distributed=lambda: None,
+        also=None,
+        also_load=None,
         torch_version="",
         gpu="",
         role=None,
@@ -70,24 +65,25 @@ class Hook:
         environ=None,
     ):
         environ = os.environ if environ is None else environ
-        self.rank = number(environ, "RANK")
-        self.local_rank = number(environ, "LOCAL_RANK", default=self.rank)
-        self.world_size = number(environ, "WORLD_SIZE", default=1)
-        self.attempt = number(environ, "PITCREW_ATTEMPT", "TORCHELASTIC_RESTART_COUNT")
+        here, run = place(environ, distributed()), Run(environ)
+        self.rank, self.local_rank, self.world_size = here.rank, here.local_rank, here.world_size
+        self.attempt = run.attempt
+        self._distributed = distributed
         self.strategy = strategy
         self.checkpoint_dir = os.path.abspath(checkpoint_dir) if checkpoint_dir else None
-        self._load_fn = load_fn
+        self._load_fn, self._also_load = load_fn, also_load
         self._any_world_size = any_world_size
-        self._exchange = exchange
         self._pid = os.getpid()
         self._warned = False
+        self._attached = False  # whether training runs: trouble is then reported from another thread
         self._over = False
         self._code, self._code_at = 0, None
         self._failed = None
 
-        self.can_save = bool(self.checkpoint_dir and save_fn)
+        self.can_save = bool(self.checkpoint_dir and save_fn and not here.problem)
         self._every = int(checkpoint_every or 0) if self.can_save else 0
         self.counted_by_call = False
+        self.accumulation = None  # finds calls of `step` that end no step, where there is a torch optimizer
         self._by_optimizer = 0
         self._stop_counting = None
         self.collectives = None  # gives this rank's process groups, where there is a torch.distributed
@@ -115,7 +111,12 @@ class Hook:
         self.steps = Steps(self.ring, self._rounds, SECTIONS[0], self._periodic, self._hold, self.trouble)
         self.steps.save_at = self._every or NEVER
         self.step = self.steps.step
-        self._saver = None
+        self._saver = self._custody = None
+        if self.checkpoint_dir:
+            self._custody = Custody(
+                self.checkpoint_dir, run, self._place, exchange, self._note, lambda: self.steps.done, self._fenced,
+                take_over=environ.get("PITCREW_TAKE_OVER") == "1",
+            )  # fmt: skip
         if self.can_save:
             self._saver = Saver(
                 self.checkpoint_dir,
@@ -126,11 +127,22 @@ class Hook:
                 keep,
                 done=lambda step, ns, size: self.ring.checkpoint(step, _now(), ns, size),
                 trouble=self.trouble,
+                own=self._own,
+                also=also,
+                accepts=self._accepts,
+                fenced=self._fenced,
+                note=self._note,
             )
+        self._copy = None
+        if self.ring.copy_to is not None:
+            self._start_copy(directory)
         self._side = None
         if directory:
             self._start_side(os.path.join(directory, "local-%d.sock" % self.local_rank))
         self._watch_the_end()
+        if here.problem and self.checkpoint_dir and save_fn:
+            self.trouble("no checkpoints are saved: %s" % here.problem)
+        self._attached = directory is not None
 
     # ---- the training thread
 
@@ -150,6 +162,11 @@ class Hook:
         if self._stop_counting is not None:
             self._stop_counting()
         self.steps.done -= self._by_optimizer
+
+    def take_back(self, calls):
+        """So many calls of `step` were counted and ended no step."""
+        self.steps.done -= calls
+        self.steps.save_at = self._save_after(self.steps.done)
 
     def _periodic(self, done):
         self.steps.save_at = self._save_after(done)
@@ -197,20 +214,51 @@ class Hook:
     def step_count(self):
         return self.steps.done
 
-    def resume(self, step=0):
+    def resume(self, step=0, fresh=False, read_only=False):
         """Load the newest sound checkpoint, the same on every rank. Gives the step to go on from, else `step`."""
+        read_only = read_only or not self.can_save
         if self.checkpoint_dir and self._load_fn:
-            accepts = (lambda m: True) if self._any_world_size else (lambda m: m.get("world_size") == self.world_size)
-            exchange = self._exchange()
-            found = chooser.choose(self.checkpoint_dir, exchange, self.rank, self.world_size, accepts, self._note)
-            if found is not None:
-                path, manifest = found
-                self._load_fn(LoadContext(path, manifest, self.rank, self.world_size))
-                step = manifest["step"]
+            self._agreed()
+            manifest = self._custody.resume(self._load, self._accepts, fresh, read_only)
+            step = step if manifest is None else manifest["step"]
+        if read_only:
+            self._stop_saving()
         self.steps.resumed(step)
         self.steps.save_at = self._save_after(step)
         self.ring.resumed(step, self.steps.last)
         return step
+
+    def _load(self, context):
+        self._load_fn(context)
+        if self._also_load is not None:
+            self._also_load(context)
+
+    def _accepts(self, manifest):
+        return self._any_world_size or manifest.get("world_size") == self._place()[1]
+
+    def _place(self):
+        return self._distributed() or (self.rank, self.world_size)
+
+    def _own(self, acquire=True):
+        if acquire:
+            self._agreed()
+        if not self.can_save:
+            raise RuntimeError("this process does not save")
+        return self._custody.own(acquire)
+
+    def _agreed(self):
+        """Stop saving where torch.distributed, initialized since, knows this rank by another number."""
+        told = self._distributed()
+        if self.can_save and told is not None and told != (self.rank, self.world_size):
+            self._stop_saving()
+            self.trouble(
+                "no checkpoints are saved: attach() took this process for rank %d of %d, and torch.distributed says "
+                "rank %d of %d: call attach() after init_process_group" % (self.rank, self.world_size, *told)
+            )
+
+    def _stop_saving(self):
+        self.can_save, self._every = False, 0
+        self.steps.save_at = NEVER
 
     # ---- the side thread
 
@@ -221,6 +269,22 @@ class Hook:
         except OSError as error:
             self._warn("no ring at %s (%s): the node agent cannot see this rank" % (directory, error))
             return Ring.create(None, **header)
+
+    def _start_copy(self, directory):
+        """The ring's file is not in memory: training must not wait for its disk."""
+        if self.local_rank == 0:
+            self._note(
+                "PITCREW_DIR=%s is on %s, not in memory. Training does not wait for it, but the node agent sees each "
+                "step up to 0.05 s late and loses the last ones of a killed rank, and a stalled disk looks like a hung "
+                "rank. Mount the volume as emptyDir: {medium: Memory}" % (directory, self.ring.medium)
+            )
+        self._copy = RingCopy(self.ring, self.ring.copy_to, self.trouble)
+        self._copy.start()
+
+    def _flush_ring(self, over=False):
+        """What the ring says last must reach a reader."""
+        if self._copy is not None:
+            self._copy.flush(LAST_WORDS, over)
 
     def _start_side(self, path):
         try:
@@ -281,6 +345,7 @@ class Hook:
         elif verb == "abort" and message.get("attempt") == self.attempt:
             self.ring.error("left attempt %d: told to abort: %s" % (self.attempt, message.get("reason", "")))
             self.ring.set("exit", EXIT_EXCEPTION)
+            self._flush_ring()
             leave()
 
     def _manifest(self, connection, message):
@@ -302,6 +367,12 @@ class Hook:
     def _leave(self, why):
         self._last_words("left attempt %d: %s" % (self.attempt, why))
         leave()
+
+    def _fenced(self, error):
+        """A later attempt owns the checkpoint directory: this rank must not go on."""
+        self._note(str(error))
+        self._last_words("left attempt %d: %s" % (self.attempt, error))
+        leave(FENCED)
 
     # ---- the end, and trouble
 
@@ -337,6 +408,7 @@ class Hook:
             self.ring.error(self._failed)
             self.ring.set("exit", EXIT_EXCEPTION)
             self._say({"t": "error", "attempt": self.attempt, "step": self.steps.done, "error": self._failed})
+            self._flush_ring()
             if self._side is not None:
                 self._side.flush(LAST_WORDS)
         except Exception:
@@ -352,6 +424,8 @@ class Hook:
                 self.at_end.pop()()
             if self._saver is not None and self._failed is None:
                 self._saver.wait(10.0)  # the last periodic checkpoint's receipt and manifest
+            if self._custody is not None:
+                self._custody.end()
             self.steps.close()
             if self._failed is None and self._code and self._code_at == self.steps.done:
                 self._last_words("exit code %d" % self._code)
@@ -362,6 +436,7 @@ class Hook:
                     self._side.flush(LAST_WORDS)
             if self._side is not None:
                 self._side.stop()
+            self._flush_ring(over=True)
         except Exception as error:
             self.trouble(error)
 
@@ -380,12 +455,18 @@ class Hook:
     def _warn(self, text):
         if not self._warned:
             self._warned = True
-            with contextlib.suppress(Exception):
-                warnings.warn("pitcrew: %s (further trouble is only in the ring)" % text, RuntimeWarning, stacklevel=3)
+            if self._attached:  # a warning reads its source line from a disk and writes to a pipe
+                _thread.start_new_thread(self._warn_now, (text,))
+            else:
+                self._warn_now(text)
+
+    def _warn_now(self, text):
+        with contextlib.suppress(Exception):
+            warnings.warn("pitcrew: %s (further trouble is only in the ring)" % text, RuntimeWarning, stacklevel=3)
 
     def _note(self, text):
         with contextlib.suppress(Exception):
             print("pitcrew: %s" % text, file=sys.stderr, flush=True)
 
 
-__all__ = ["LEFT", "Hook", "LoadContext", "checkpoint"]
+__all__ = ["FENCED", "LEFT", "Hook", "LoadContext"]

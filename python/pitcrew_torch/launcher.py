@@ -2,31 +2,33 @@
 
 Promises (docs/hook-protocol.md section 4): one thread, no polling; an attempt's workers run only after every worker of
 an older one has been reaped; an attempt number that is not newer is ignored; without an agent it does what torchrun
-does. It imports no torch itself: `run` does, before the loop starts.
+does. Whatever state it is in, workers are running, or something is due within a bound (`_bound`). It imports no torch
+itself: `run` does, before the loop starts.
 """
 
 import contextlib
 import dataclasses
 import os
 import signal
-import socket
 import time
 
-from . import wire
-from .workers import Assignment, Workers
+from . import strays, wire
+from .signals import ENDED, Signals
+from .workers import Assignment, BecomeWorker, Workers
 
 AGENT_GRACE = 30.0  # an agent that left less than this ago is being upgraded, and will be back
 REAP_WITHIN = 10.0  # a worker that SIGKILL does not end in this time sits in a driver: it is left behind
-SIGNALLED = 128
+FAILED = 1  # torchrun's exit code for whatever a worker's end was
+MISPLACED = 2  # the command line does not say enough
 
 
 class Launcher:
-    """spawn(assignment) starts an attempt's workers (class Workers). `run` gives the exit code."""
+    """Runs one node's part of a job. `run` gives the exit code (docs/launcher.md has the table)."""
 
-    def __init__(self, options, spawn=None, note=print, clock=time.monotonic):
+    def __init__(self, options, note=print, clock=time.monotonic):
         self._options = options
-        self._spawn = spawn or (lambda assignment: Workers(assignment, options, note))
         self._note = note
+        self._signals = Signals(options.signals)
         self.torch_version = ""
         self._clock = clock
         self.state = "waiting"
@@ -41,8 +43,10 @@ class Launcher:
         self._resting = None  # the state to be in once the last worker is gone
         self._restarts = options.max_restarts
         self._heal_wait = options.heal_wait
-        self._failure = 0
+        self._failed_at = None  # when the running attempt failed
         self._deadline = None  # (when, what to do)
+        self._inherited = set()  # children that the modules of --preload have
+        self._swept = True  # what the last attempt's workers left behind is gone
         self._reap_by = 0.0
         self._agent_left = None
         self._result = None
@@ -64,7 +68,18 @@ class Launcher:
         self._alone_at_once = listening is None
 
     def run(self):
-        self._catch_signals()
+        self._server.also(self._signals.watch(), self._woken)
+        strays.adopt()
+        self._inherited = strays.children()
+        try:
+            return self._loop()
+        except BecomeWorker:
+            raise
+        except BaseException:
+            self._signal_all(signal.SIGKILL)
+            raise
+
+    def _loop(self):
         if self._alone_at_once:
             self._begin_alone()
         else:
@@ -73,8 +88,8 @@ class Launcher:
         while True:
             self._settle()
             if self._result is not None and not self._dying:
-                self._server.close()
                 return self._result
+            self._bound()
             self._server.poll(self._timeout())
             has_agent = bool(self._server.connections)
             if had_agent and not has_agent:
@@ -82,44 +97,28 @@ class Launcher:
             had_agent = has_agent
 
     def close_in_child(self):
-        """In a forked worker: give back every descriptor and signal of the launcher."""
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        """In a forked worker: close every descriptor of the launcher."""
         self._server.close()
-        for end in self._wake:
-            end.close()
 
     # ---- what comes in
 
-    def _catch_signals(self):
-        self._wake = socket.socketpair()
-        for end in self._wake:
-            end.setblocking(False)
-        signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._end)
-        self._server.also(self._wake[0].fileno(), self._woken)
-
     def _woken(self):
-        with contextlib.suppress(BlockingIOError):
-            while self._wake[0].recv(4096):
-                pass
+        self._signals.drain()
         self._reap()
 
-    def _end(self, number, frame):
-        if self._ending is None:
-            self._ending = number
-            self._pending = None
-            self._result = SIGNALLED + number
-            self._signal_all(number)
-            self._dying |= set(self._workers.pids) if self._workers else set()
-            self._reap_by = self._clock() + self._options.term_grace + REAP_WITHIN
-            self._after(self._options.term_grace, lambda: self._signal_all(signal.SIGKILL))
-        else:
+    def _end(self, number):
+        if self._ending is not None:
             self._signal_all(signal.SIGKILL)
+            return
+        self._ending = number
+        self._pending = self._resting = None
+        if self._result is None:
+            self._result = ENDED
+        self._note("signal %d: ending the workers and this launcher" % number)
+        self._signal_all(number)
+        self._dying |= set(self._workers.pids) if self._workers else set()
+        self._reap_by = self._clock() + self._options.term_grace + REAP_WITHIN
+        self._after(self._options.term_grace, lambda: self._signal_all(signal.SIGKILL))
 
     def _on_message(self, connection, message):
         command = self._commands.get(message["t"])
@@ -135,8 +134,11 @@ class Launcher:
         wait = message.get("heal_wait_s")
         self._heal_wait = wait if isinstance(wait, (int, float)) and wait >= 0 else self._options.heal_wait
         self._managed = False
-        if self.state in ("waiting", "stopped"):
+        if self.state in ("waiting", "stopped") or self._resting is not None:
+            self._resting = None
             self._begin_alone()
+        elif self._failed_at is not None and self._deadline is not None:
+            self._after(self._failed_at + self._heal_wait - self._clock(), self._give_up)
 
     def _wait(self, message):
         self._managed = True
@@ -147,7 +149,7 @@ class Launcher:
         self._resting = "waiting"
 
     def _start(self, message):
-        fields = {f.name: message.get(f.name) for f in dataclasses.fields(Assignment)}
+        fields = {f.name: message.get(f.name) for f in dataclasses.fields(Assignment) if f.name != "by"}
         if not _sound(fields):
             self._note("ignored a start that makes no sense: %r" % (message,))
             return
@@ -158,7 +160,7 @@ class Launcher:
         self._own = False
         self._deadline = None
         self._kill()
-        self._pending = Assignment(**fields)
+        self._pending = Assignment(**fields, by="agent")
 
     def _stop(self, message):
         attempt = message.get("attempt")
@@ -174,8 +176,8 @@ class Launcher:
 
     def _agent_gone(self):
         self._agent_left = self._clock()
-        if self._deadline is None and self.state in ("waiting", "stopped") and not self._pending:
-            self._after(self._heal_wait if self._managed else self._options.agent_wait, self._begin_alone)
+        if self._deadline is not None and self._deadline[1] == self._forsaken:
+            self._deadline = None  # `_bound` sets the one for a launcher without an agent
 
     # ---- what is done
 
@@ -183,14 +185,14 @@ class Launcher:
         """Nobody manages this job: start as torchrun would."""
         o = self._options
         self._deadline = None
-        if self._pending is not None or (self._workers and self._workers.pids):
+        if self._pending is not None or self._running():
             return
         if o.node_rank is None:
             self._note(
-                "this node's rank is not known: pass --node-rank, or set PET_NODE_RANK or JOB_COMPLETION_INDEX, "
-                "or let the node agent say it"
+                "this node's rank is unknown: pass --node-rank, or set PET_NODE_RANK, JOB_COMPLETION_INDEX or "
+                "SLURM_NODEID, or run the node agent, which assigns it"
             )
-            self._result = 2
+            self._result = MISPLACED
             return
         self._own = True
         self._pending = Assignment(
@@ -208,21 +210,78 @@ class Launcher:
         if self._deadline is not None and self._clock() >= self._deadline[0]:
             act, self._deadline = self._deadline[1], None
             act()
+        for number in self._signals.take():
+            self._end(number)
         if self._dying and self._clock() >= self._reap_by:
-            self._note("processes %s do not end by SIGKILL (stuck in a driver?); left behind" % sorted(self._dying))
-            self._dying.clear()
-        if self._dying:
+            self._leave_behind()
+        if self._dying or self._sweep():
             return
         if self._resting is not None:
             state, self._resting = self._resting, None
             if self._pending is None:
                 self._become(state)
-        if self._pending is not None and self._ending is None:
+        if self._pending is not None and self._result is None:
             assignment, self._pending = self._pending, None
-            self.attempt = assignment.attempt
-            self._failure = 0
-            self._workers = self._spawn(assignment)
-            self._become("running")
+            self._start_attempt(assignment)
+
+    def _start_attempt(self, assignment):
+        self.attempt = assignment.attempt
+        self._failed_at = None
+        self._swept = False
+        self._workers = Workers(assignment, self._options, self._note)
+        problem = None
+        with self._signals.blocked():
+            try:
+                self._workers.start()
+            except OSError as error:
+                problem = error
+        self._become("running")
+        if problem is not None:
+            self._note("attempt %d: a worker could not be started: %s" % (assignment.attempt, problem))
+            self._failed()
+
+    def _leave_behind(self):
+        self._note("processes %s did not end by SIGKILL (stuck in a driver?); left behind" % sorted(self._dying))
+        for pid in self._dying:
+            self._workers.pids.pop(pid, None)
+        self._dying.clear()
+        self._swept = True
+
+    def _sweep(self):
+        """The attempt's workers are gone: end what they started and left behind. True while some of it is ending."""
+        if self._swept or self._workers.pids:
+            return False
+        left = strays.strays(self._inherited)
+        if not left:
+            self._swept = True
+            return False
+        if self._reap_by < self._clock():
+            self._reap_by = self._clock() + REAP_WITHIN
+        self._dying |= left
+        for pid in left:  # a child of ours that was not reaped yet: the pid cannot be another process's
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _bound(self):
+        """No state lasts forever without workers: where nothing is due, wait for an agent's word within a bound."""
+        if self._deadline or self._pending or self._dying or self._result is not None or self._running():
+            return
+        if self._server.connections:
+            if self._options.plan_wait:
+                self._after(self._options.plan_wait, self._forsaken)
+        else:
+            self._after(self._heal_wait if self._managed else self._options.agent_wait, self._begin_alone)
+
+    def _forsaken(self):
+        self._note(
+            "the node agent is connected but has started nothing for %g s (PITCREW_PLAN_WAIT): giving up"
+            % self._options.plan_wait
+        )
+        self._result = FAILED
+
+    def _running(self):
+        return self._workers is not None and bool(set(self._workers.pids) - self._dying)
 
     def _reap(self):
         while True:
@@ -258,15 +317,15 @@ class Launcher:
             how = "by signal %d" % number if number else "with code %d" % code
             attempt = self._workers.assignment.attempt
             self._note("attempt %d: local rank %d (pid %d) ended %s" % (attempt, local_rank, pid, how))
-            self._failed(SIGNALLED + number if number else code)
+            self._failed()
         elif not self._workers.pids and all(end == (0, 0) for end in self._workers.codes.values()):
             self._result = 0
             self._become("done")
 
-    def _failed(self, code):
-        if self._failure:
+    def _failed(self):
+        if self._failed_at is not None:
             return
-        self._failure = code
+        self._failed_at = self._clock()
         recently = self._agent_left is not None and self._clock() - self._agent_left < AGENT_GRACE
         healing = self._heal_wait if self._server.connections or recently else 0.0
         self._become("failed")
@@ -283,7 +342,7 @@ class Launcher:
             self._restarts -= 1
             self._begin_alone()
         else:
-            self._result = self._failure
+            self._result = FAILED
 
     def _kill(self):
         """End the running attempt. The workers may be stopped or hung, so there is nothing to ask them."""
@@ -331,6 +390,8 @@ class Launcher:
         self._deadline = (self._clock() + seconds, act)
 
     def _timeout(self):
+        if self._pending is not None and not self._dying:
+            return 0.0  # the attempt before it could not be started
         times = [self._deadline[0]] if self._deadline else []
         if self._dying:
             times.append(self._reap_by)

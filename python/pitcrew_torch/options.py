@@ -6,10 +6,16 @@ No torch here.
 import argparse
 import contextlib
 import dataclasses
+import math
 import os
 import random
+import signal
 import socket
 from typing import List, Optional, Tuple
+
+from .signals import ENDING
+
+MAX_SECONDS = 1_000_000
 
 # Accepted because scripts pass them, without effect here: what the launcher does instead.
 WITHOUT_EFFECT = {
@@ -23,7 +29,19 @@ WITHOUT_EFFECT = {
     "local_addr": "the master's address is MASTER_ADDR as given",
     "local_ranks_filter": "workers write to the launcher's own output",
     "logs_specs": "workers write to the launcher's own output",
+    "log_line_prefix_template": "workers write to the launcher's own output",
+    "duplicate_stdout_filters": "workers write to the launcher's own output",
+    "duplicate_stderr_filters": "workers write to the launcher's own output",
+    "event_log_handler": "events go to the node agent",
+    "numa_binding": "workers are not bound to CPUs; use numactl or the kubelet's topology manager",
 }
+# Refused because the script would get something else than it asked for: what to do.
+REFUSED = {
+    "no_python": "workers are forked from this process. Use torchrun for other programs",
+    "virtual_local_rank": "workers of one node share CUDA_VISIBLE_DEVICES. Use LOCAL_RANK as the device's index",
+}
+PREFIX = "PET_"  # torchrun reads the default of --some-flag from PET_SOME_FLAG
+NODE_RANK_VARIABLES = ("JOB_COMPLETION_INDEX", "GROUP_RANK", "SLURM_NODEID")
 
 
 @dataclasses.dataclass
@@ -46,6 +64,8 @@ class Options:
     agent_wait: float = 2.0
     heal_wait: float = 120.0
     term_grace: float = 3.0
+    plan_wait: float = 3600.0
+    signals: Tuple[str, ...] = ENDING
 
 
 def _both(name):
@@ -55,31 +75,43 @@ def _both(name):
 
 def parser(environ):
     def default(name, otherwise=None):
-        return environ.get("PET_" + name.upper(), otherwise)
+        return environ.get(PREFIX + name.upper()) or otherwise  # an empty variable is an unset one
 
     p = argparse.ArgumentParser(
         prog="python -m pitcrew_torch.run",
-        allow_abbrev=False,
         description="Runs the workers of one node of a PyTorch job, as torchrun does, and starts them again in about a "
         "second when Pitcrew's node agent says so. Every flag's default can be set as PET_<NAME>, as with torchrun.",
     )
-    p.add_argument(*_both("nnodes"), default=default("nnodes", "1"), help="number of nodes (N or N:N)")
-    p.add_argument(*_both("nproc-per-node"), default=default("nproc_per_node", "1"), help="a number, auto, cpu or gpu")
-    p.add_argument(*_both("node-rank"), default=default("node_rank"), help="or PET_NODE_RANK, JOB_COMPLETION_INDEX")
-    p.add_argument(*_both("master-addr"), default=default("master_addr"), help="address of node rank 0")
-    p.add_argument(*_both("master-port"), default=default("master_port"), help="port for rank 0's store (29500)")
-    p.add_argument(*_both("rdzv-backend"), default=default("rdzv_backend", "static"), help="static or c10d")
-    p.add_argument(*_both("rdzv-endpoint"), default=default("rdzv_endpoint", ""), help="host[:port] of node rank 0")
-    p.add_argument(*_both("rdzv-id"), default=default("rdzv_id", "none"), help="told to workers as the run's id")
-    p.add_argument("--standalone", action="store_true", help="one node, a free port")
-    p.add_argument(*_both("max-restarts"), type=int, default=int(default("max_restarts", 0)))
+
+    def add(*names, **how):
+        dest = how.setdefault("dest", names[-1].lstrip("-").replace("-", "_"))
+        p.add_argument(*names, **dict(how, default=default(dest, how.get("default"))))
+
+    def flag(*names, **how):
+        """PET_<NAME>=0 is not set, as torchrun reads it."""
+        dest = names[-1].lstrip("-").replace("-", "_")
+        p.add_argument(*names, action="store_true", dest=dest, default=default(dest, "0") != "0", **how)
+
+    add(*_both("nnodes"), default="1", help="number of nodes (N or N:N)")
+    add(*_both("nproc-per-node"), default="1", help="a number, auto, cpu or gpu")
+    add(*_both("node-rank"), help="or PET_NODE_RANK, " + ", ".join(NODE_RANK_VARIABLES))
+    add(*_both("master-addr"), help="address of node rank 0")
+    add(*_both("master-port"), help="port for rank 0's store (29500)")
+    add(*_both("rdzv-backend"), default="static", help="static or c10d")
+    add(*_both("rdzv-endpoint"), default="", help="host[:port] of node rank 0")
+    add(*_both("rdzv-id"), default="none", help="given to workers as the run's id")
+    flag("--standalone", help="one node, a free port")
+    add(*_both("max-restarts"), default="0", help="how often a failed attempt is started again without an agent")
+    add(*_both("shutdown-timeout"), help="seconds from SIGTERM to SIGKILL; or PITCREW_TERM_GRACE (3)")
+    add(*_both("signals-to-handle"), default=",".join(ENDING), help="signals that are forwarded and end the job")
     p.add_argument("--preload", action="append", default=[], help="module to import before forking; may be repeated")
-    p.add_argument("-m", "--module", action="store_true", help="run the script as python -m does")
-    p.add_argument(*_both("no-python"), action="store_true", dest="no_python", help=argparse.SUPPRESS)
-    p.add_argument(*_both("run-path"), action="store_true", dest="run_path", help=argparse.SUPPRESS)
-    for name in WITHOUT_EFFECT:
+    flag("-m", "--module", help="run the script as python -m does")
+    flag(*_both("run-path"), help=argparse.SUPPRESS)
+    for name in REFUSED:
+        flag(*_both(name.replace("_", "-")), help=argparse.SUPPRESS)
+    for name, instead in WITHOUT_EFFECT.items():
         short = {"redirects": ["-r"], "tee": ["-t"]}.get(name, [])
-        p.add_argument(*short, *_both(name.replace("_", "-")), default=None, help="accepted; " + WITHOUT_EFFECT[name])
+        add(*short, *_both(name.replace("_", "-")), help="accepted; " + instead)
     p.add_argument("script", help="the training script, or a module with -m")
     p.add_argument("args", nargs=argparse.REMAINDER)
     return p
@@ -90,22 +122,28 @@ def parse(argv, environ=None, note=lambda text: None):
     environ = os.environ if environ is None else environ
     p = parser(environ)
     given = p.parse_args(argv)
-    if given.no_python:
-        p.error("--no-python cannot work here: workers are forked from this process. Use torchrun for other programs")
+    for name, why in REFUSED.items():
+        if getattr(given, name):
+            p.error("%s cannot work here: %s" % (_spelled(name, argv), why))
     for name, instead in WITHOUT_EFFECT.items():
         if getattr(given, name) is not None:
-            note("--%s has no effect: %s" % (name.replace("_", "-"), instead))
+            note("%s has no effect: %s" % (_spelled(name, argv), instead))
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and not hasattr(given, name[len(PREFIX) :].lower()):
+            note("%s has no effect: there is no such flag here" % name)
     if given.rdzv_backend not in ("static", "c10d"):
         p.error("--rdzv-backend %s is not supported; the node agent tells workers their master" % given.rdzv_backend)
+    if not given.max_restarts.isdigit():
+        p.error("--max-restarts %s is not a number of restarts" % given.max_restarts)
     nnodes = _nodes(p, given)
     addr, port = _master(p, given, nnodes)
     return Options(
-        nproc=_workers(p, given.nproc_per_node),
+        nproc=_workers(p, given.nproc_per_node, environ),
         nnodes=nnodes,
         node_rank=_node_rank(p, given, nnodes, environ),
         master_addr=addr,
         master_port=port,
-        max_restarts=given.max_restarts,
+        max_restarts=int(given.max_restarts),
         run_id=given.rdzv_id,
         module=given.module,
         script=given.script,
@@ -113,10 +151,44 @@ def parse(argv, environ=None, note=lambda text: None):
         preload=tuple(name for value in given.preload for name in value.split(",") if name),
         directory=environ.get("PITCREW_DIR") or None,
         job_uid=environ.get("PITCREW_JOB_UID", ""),
-        agent_wait=float(environ.get("PITCREW_AGENT_WAIT", 2.0)),
-        heal_wait=float(environ.get("PITCREW_HEAL_WAIT", 120.0)),
-        term_grace=float(environ.get("PITCREW_TERM_GRACE", 3.0)),
+        agent_wait=_seconds(p, environ, "PITCREW_AGENT_WAIT", 2.0),
+        heal_wait=_seconds(p, environ, "PITCREW_HEAL_WAIT", 120.0),
+        plan_wait=_seconds(p, environ, "PITCREW_PLAN_WAIT", 3600.0),
+        term_grace=_grace(p, given, environ),
+        signals=_signals(p, given.signals_to_handle),
     )
+
+
+def _spelled(name, argv):
+    """The flag as a person would look for it: on the command line, else in the environment."""
+    flags = _both(name.replace("_", "-")) + {"redirects": ["-r"], "tee": ["-t"]}.get(name, [])
+    on_line = any(word.split("=")[0] in flags for word in argv)
+    return "--" + name.replace("_", "-") if on_line else PREFIX + name.upper()
+
+
+def _seconds(p, environ, name, otherwise):
+    text = environ.get(name, "")
+    try:
+        value = float(text or otherwise)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= MAX_SECONDS:
+        p.error("%s=%s is not a number of seconds from 0 to %d" % (name, text, MAX_SECONDS))
+    return value
+
+
+def _grace(p, given, environ):
+    if given.shutdown_timeout is None:
+        return _seconds(p, environ, "PITCREW_TERM_GRACE", 3.0)
+    return _seconds(p, {"--shutdown-timeout": given.shutdown_timeout}, "--shutdown-timeout", 3.0)
+
+
+def _signals(p, text):
+    names = tuple(name.strip().upper() for name in text.split(",") if name.strip())
+    for name in names:
+        if name in ("SIGKILL", "SIGSTOP", "SIGCHLD") or not isinstance(getattr(signal, name, None), signal.Signals):
+            p.error("--signals-to-handle: %s is not a signal that can be handled" % name)
+    return names
 
 
 def _nodes(p, given):
@@ -132,25 +204,42 @@ def _nodes(p, given):
     return int(low)
 
 
-def _workers(p, value):
+def _workers(p, value, environ):
     if str(value).isdigit() and int(value) > 0:
         return int(value)
     if value not in ("auto", "cpu", "gpu"):
         p.error("--nproc-per-node %s is neither a number nor auto, cpu or gpu" % value)
-    # Counted by their device files: asking CUDA would open the devices in the process that is to be forked.
-    gpus = sum(name[len("nvidia") :].isdigit() for name in os.listdir("/dev") if name.startswith("nvidia"))
+    gpus = _gpus(environ)
     if value == "gpu" and not gpus:
-        p.error("--nproc-per-node gpu: this machine has no /dev/nvidia<N>")
+        p.error("--nproc-per-node gpu: no GPU (no /dev/nvidia<N>, or CUDA_VISIBLE_DEVICES hides them)")
     return gpus if value != "cpu" and gpus else os.cpu_count() or 1
+
+
+def _gpus(environ, devices="/dev"):
+    """How many GPUs a worker sees. Asking CUDA would open the devices in the process that is to be forked."""
+    present = sum(name[len("nvidia") :].isdigit() for name in os.listdir(devices) if name.startswith("nvidia"))
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return present
+    names = [name.strip() for name in visible.split(",")]
+    if all(name.startswith(("GPU-", "MIG-")) for name in names):
+        return len(set(names)) if present else 0
+    count = 0
+    for name in names:  # CUDA ignores everything after the first device that does not exist
+        if not name.isdigit() or int(name) >= present:
+            break
+        count += 1
+    return count
 
 
 def _node_rank(p, given, nnodes, environ):
     if nnodes == 1:
         return 0
-    for value in (given.node_rank, environ.get("JOB_COMPLETION_INDEX"), environ.get("GROUP_RANK")):
+    named = [("--node-rank", given.node_rank)] + [(name, environ.get(name)) for name in NODE_RANK_VARIABLES]
+    for name, value in named:
         if value not in (None, ""):
             if not str(value).isdigit() or int(value) >= nnodes:
-                p.error("node rank %r does not fit --nnodes %d" % (value, nnodes))
+                p.error("node rank %s (from %s) does not fit --nnodes %d" % (value, name, nnodes))
             return int(value)
     return None
 

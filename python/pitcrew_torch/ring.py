@@ -1,17 +1,21 @@
 """The ring: a memory-mapped black box that one rank writes and the node agent reads.
 
 Promises: the layout of docs/hook-protocol.md section 2; one writer; every 8-byte field is written with one aligned
-store, so a reader never sees half of one; a record's sequence number is 0 while the record is being written and is
-stored last. Writing never raises and makes no system call. A ring whose directory cannot be written lives in plain
-memory instead, so callers need no second path.
+store, so a reader never sees half of one; a record's sequence number is 0 while the record is being written, and a
+fence comes between a record and the count that publishes it. Writing never raises, makes no system call and waits for
+no disk: a ring whose file would not be in memory lives in plain memory, from where `ringcopy` copies it, and so does
+one whose directory cannot be written. Callers need no second path.
 
 No torch here.
 """
 
+import _thread
 import mmap
 import os
 import struct
 import time
+
+from .filesystem import not_in_memory
 
 MAGIC = b"PCRING01"
 VERSION = 1
@@ -105,8 +109,25 @@ PLAIN_LOSS = PLAIN | RECORD_LOSS << 32
 _U64 = {name: offset // 8 for name, (offset, fmt) in HEADER.items() if fmt == "Q"}
 _U32 = {name: offset // 4 for name, (offset, fmt) in HEADER.items() if fmt == "I"}
 RECORDS, STEP, STEP_NS = (_U64[n] for n in ("records", "step", "step_ns"))
-_HEARTBEAT, _SETTLED = _U64["heartbeat_ns"], _U64["settled"]
+_HEARTBEAT, SETTLED = _U64["heartbeat_ns"], _U64["settled"]
 ALL = (1 << 64) - 1  # settled: no record waits for values
+
+
+def fence():
+    """What was stored before is visible before what is stored after, and loads do not pass it either.
+
+    A release and then an acquire of a lock: a full barrier on x86-64 and on arm64, with the GIL and without it
+    (docs/hook-protocol.md argues it).
+    """
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    lock.release()
+    lock.acquire()
+
+
+def margin(capacity):
+    """How many of the oldest records a reader leaves out, because they may be overwritten while it reads."""
+    return max(2, capacity // 16)
 
 
 def _text(value, size):
@@ -118,7 +139,10 @@ def _text(value, size):
 class Ring:
     """One rank's ring. Open it with `Ring.create`."""
 
-    __slots__ = ("_buffer", "_mask", "_u32", "capacity", "path", "raw", "sequence", "words")
+    __slots__ = (
+        "_buffer", "_mask", "_u32", "acquire", "capacity", "copy_to", "medium", "path", "raw", "release", "sequence",
+        "words",
+    )  # fmt: skip
 
     def __init__(self, buffer, capacity, path=None):
         self.path = path
@@ -129,6 +153,21 @@ class Ring:
         self._u32 = self.raw.cast("I")
         self._mask = capacity - 1
         self.sequence = 0  # of the newest record
+        self.medium = None  # the file system of the file, unless that is in memory
+        self.copy_to = None  # the file's descriptor then
+        # The lock of `fence` below. It is held all the time, but for the moment of a fence.
+        lock = _thread.allocate_lock()
+        lock.acquire()
+        self.release, self.acquire = lock.release, lock.acquire
+
+    def fence(self):
+        """`fence` for the training thread alone, and cheaper. It never waits, also where a signal handler comes in
+        between and calls it or raises."""
+        try:
+            self.release()
+        except RuntimeError:
+            pass
+        self.acquire(False)
 
     @classmethod
     def create(cls, path, *, capacity=CAPACITY, clock=time.monotonic_ns, wall=time.time_ns, pid=None, **header):
@@ -150,9 +189,13 @@ class Ring:
             # Reserved now, so that a full disk is an error here and not a SIGBUS in the middle of training; and written
             # to, so that training does not wait for the pages either.
             os.posix_fallocate(fd, 0, size)
-            ring = cls(mmap.mmap(fd, size), capacity, path)
+            medium = not_in_memory(fd)
+            ring = cls(bytearray(size) if medium else mmap.mmap(fd, size), capacity, path)
             ring.raw[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
             ring._describe(capacity, clock(), wall(), pid, header)
+            if medium:
+                os.pwrite(fd, ring.raw, 0)
+                ring.medium, ring.copy_to = medium, os.dup(fd)
             os.rename(temporary, path)
             return ring
         except BaseException:
@@ -183,7 +226,9 @@ class Ring:
             self.set(name, value)
 
     def set(self, name, value):
-        """Write one header field by its name in HEADER. For rare writes; the step path has its own."""
+        """Write one header field by its name in HEADER, after what was written before. For rare writes; the step path
+        has its own."""
+        fence()
         offset, fmt = HEADER[name]
         if fmt == "Q":
             self.words[offset // 8] = value
@@ -196,6 +241,7 @@ class Ring:
             self.raw[offset : offset + size] = value if name == "magic" else _text(value, size)
 
     def flag(self, flag):
+        fence()
         self._u32[_U32["flags"]] |= flag
 
     def beat(self, now):
@@ -205,18 +251,21 @@ class Ring:
         """Enter a section. An unknown name is section `other` with that name."""
         self.set("section_name", name)
         self.words[_U64["section_ns"]] = now
+        fence()
         self._u32[_U32["section"]] = SECTION_NUMBER.get(name, OTHER)
 
     def checkpoint(self, step, now, save_ns, size=0):
         self.words[_U64["checkpoint_save_ns"]] = save_ns
         self.words[_U64["checkpoint_bytes"]] = size
         self.words[_U64["checkpoint_ns"]] = now
+        fence()
         self.words[_U64["checkpoint_step"]] = step
 
     def memory(self, now, allocated, reserved, peak, retries):
         """What the accelerator's allocator says, in bytes; retries: allocations that had to flush its cache first."""
         for name, value in zip(("allocated", "reserved", "peak", "retries"), (allocated, reserved, peak, retries)):
             self.words[_U64["memory_" + name]] = value
+        fence()
         self.words[_U64["memory_ns"]] = now
 
     def nonfinite(self):
@@ -252,6 +301,7 @@ class Ring:
                 self.raw, offset + 8, now, step, section, flags, duration, *phases, 0, loss, grad_norm, samples, 0, 0
             )
         u64[at] = seq
+        self.fence()
         u64[RECORDS] = seq
         u64[STEP_NS] = now
         u64[STEP] = step
@@ -277,7 +327,8 @@ class Ring:
 
     def settle(self, seq=ALL):
         """Records up to this one will not be amended any more; the later ones may be, until told otherwise."""
-        self.words[_SETTLED] = seq
+        fence()
+        self.words[SETTLED] = seq
 
 
 # What may come late: name -> (offset in the record, struct format).

@@ -5,7 +5,8 @@ a holder whose deadline passes leaves the attempt and never goes on alone; every
 
 Two threads meet here. The side thread calls `handle`; the training thread compares its step with `stop_at` after each
 step and calls `hold` when it is reached. No lock is taken on the step path: the side thread stores `stop_at` and then
-reads the step, the training thread stores its step and then reads `stop_at`, so at least one of them sees the other.
+reads the step, the training thread stores its step and then reads `stop_at`, each with a fence between the two
+(`ring.fence`), so at least one of them sees the other.
 
 No torch here.
 """
@@ -14,8 +15,11 @@ import collections
 import threading
 import time
 
+from .ring import fence
+
 NEVER = 1 << 62
 REMEMBERED = 64  # answers of past rounds
+LONGEST = 86_400_000  # ms: a deadline beyond a day is a mistake
 
 
 class _Round:
@@ -94,7 +98,7 @@ class Rounds:
 
     def _first_arm(self, req, message):
         at_step, deadline_ms, exclude = message.get("at_step"), message.get("deadline_ms"), message.get("exclude") or []
-        if type(at_step) is not int or not isinstance(deadline_ms, (int, float)) or not deadline_ms > 0:
+        if type(at_step) is not int or type(deadline_ms) not in (int, float) or not 0 < deadline_ms <= LONGEST:
             return self._nack(req, "unknown")
         if "cancel" in self._memory[req]:
             return self._nack(req, "cancelled")
@@ -108,6 +112,7 @@ class Rounds:
         exclude = frozenset(r for r in exclude if type(r) is int) if isinstance(exclude, list) else frozenset()
         self._round = _Round(req, at_step, patience, exclude, self._clock() + patience)
         self.stop_at = at_step  # stored before the step is read: see the module's text
+        fence()
         if self._step() >= at_step:
             self._forget()
             return self._nack(req, "past")
@@ -164,19 +169,28 @@ class Rounds:
             if current is None or step < current.at_step:
                 return 0.0
             current.held = True
-            moved(True)
-            self._notify(self._say("held", current.req))
-            while not current.over:
-                if current.go and current.saved is None:
-                    self._save(current, step, save, moved)
-                    continue
-                left = current.expires - self._clock()
-                if left <= 0:
-                    self._leave("held at step %d and heard nothing for %.1f s" % (step, current.patience))
-                    break
-                self._changed.wait(left)
+            try:
+                moved(True)
+                self._notify(self._say("held", current.req))
+                why = self._until_over(current, step, save, moved)
+            except Exception as error:  # it has said `held`: it must not train on alone
+                why = "held at step %d and cannot go on holding: %s" % (step, error)
+            if why is not None:
+                self._leave(why)
             self._forget()
         return self._clock() - began
+
+    def _until_over(self, current, step, save, moved):
+        """Why this rank has to leave, or None."""
+        while not current.over:
+            if current.go and current.saved is None:
+                self._save(current, step, save, moved)
+                continue
+            left = current.expires - self._clock()
+            if left <= 0:
+                return "held at step %d and heard nothing for %.1f s" % (step, current.patience)
+            self._changed.wait(left)
+        return None
 
     def _save(self, current, step, save, moved):
         self._changed.release()  # a save takes long: pings, cancels and repeated messages go on being answered

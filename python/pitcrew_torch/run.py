@@ -3,6 +3,12 @@
 python -m pitcrew_torch.run --nproc-per-node=8 --nnodes=4 --master-addr=job-0.job --preload=datasets train.py --lr 1e-4
 """
 
+from . import signals
+
+if __name__ == "__main__":
+    signals.catch_early()  # before the other imports: a signal must not be lost while they are loading
+
+import contextlib
 import gc
 import importlib
 import os
@@ -15,7 +21,8 @@ from .workers import BecomeWorker
 
 
 def note(text):
-    print("pitcrew_torch.run: %s" % text, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more: that must not end the job
+        print("pitcrew_torch.run: %s" % text, file=sys.stderr, flush=True)
 
 
 def warm_up(preload):
@@ -39,13 +46,15 @@ def warm_up(preload):
 
 
 def main(argv=None, warm_up=warm_up):
+    """Runs until the job is over and ends the process. Returns only in a forked worker, when its script has ended."""
     options = parse(sys.argv[1:] if argv is None else argv, note=note)
+    signals.catch_early(options.signals)
     launcher = Launcher(options, note=note)
     launcher.listen()
     version, chosen = warm_up(options.preload)
     launcher.torch_version = version
     try:
-        return launcher.run()
+        _leave(launcher.run())
     except BecomeWorker:
         launcher.close_in_child()
     if not chosen and options.nproc == 1:  # torchrun limits threads only where several workers share a node
@@ -54,6 +63,14 @@ def main(argv=None, warm_up=warm_up):
             sys.modules["torch"].set_num_threads(len(os.sched_getaffinity(0)))
     worker.run(options.module, options.script, options.args)
     return 0
+
+
+def _leave(code):
+    """End now: finalizers of torch and of preloaded modules may take long, and a signal would find nobody."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Saving: one rank's part of a checkpoint, asked for (a round) or periodic.
 
 Promises: a save either gives the list of files that are on disk, with sizes and checksums, or an error's text; it never
-raises. For a periodic save the training thread only writes; putting the files on disk, the receipt, the manifest and
-pruning are a second thread's work.
+raises. Before each write the claims are looked at; once a later attempt owns the directory nothing is written, and
+`fenced` is called. For a periodic save the training thread only writes; putting the files on disk, the receipt, the
+manifest and pruning are a second thread's work.
 
 No torch here.
 """
@@ -13,9 +14,12 @@ import queue
 import threading
 import time
 
-from . import checkpoint
+from . import checkpoint, storage
+from .claims import Fenced
+from .written import Written
 
-ASSEMBLE_WITHIN = 600.0  # seconds the writer waits for the other ranks' receipts
+ASSEMBLE_WITHIN = 600.0  # seconds that rank 0 waits for the other ranks' receipts, beyond ten times its own save
+POLL = (0.02, 1.0)  # seconds between two looks for receipts, at first and at most
 
 
 class SaveContext:
@@ -34,7 +38,8 @@ class SaveContext:
         self.exclude = frozenset(exclude)
         self.writer = next((r for r in range(world_size) if r not in self.exclude), 0)
         self.periodic = periodic
-        self._opened = {}
+        self.written = Written(directory)
+        self._opened = set()
 
     @property
     def is_writer(self):
@@ -42,32 +47,48 @@ class SaveContext:
 
     def open(self, name):
         """A file of this checkpoint, for sequential writing; its checksum is computed on the way."""
-        path = os.path.join(self.directory, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        self._opened[name] = checkpoint.CheckedFile(path)
-        return self._opened[name]
+        self._opened.add(name)
+        return self.written.add(name)
 
-    def entries(self, named):
+    def names(self, named):
         """The files this rank wrote: opened here, named by save_fn's return value, else told by their names."""
         if named is None:
             named = () if self._opened else checkpoint.files_of(self.directory, self.rank, self.writer)
         elif isinstance(named, (str, os.PathLike)):
             named = [named]
-        names = [os.path.relpath(os.path.join(self.directory, n), self.directory) for n in named]
-        found = []
-        for name in sorted({*names, *self._opened}):
+        return {os.path.relpath(os.path.join(self.directory, n), self.directory) for n in named} | self._opened
+
+    def entries(self, names):
+        for name in names:
             if not checkpoint.safe(name):
                 raise ValueError("save_fn named %r, which is outside %s" % (name, self.directory))
-            file = self._opened.get(name)
-            size, crc = (file.bytes, file.crc) if file else checkpoint.checksum(os.path.join(self.directory, name))
-            found.append({"name": name, "bytes": size, "crc32": checkpoint.hexadecimal(crc)})
-        return found
+        return [self.written.entry(name) for name in sorted(names)]
+
+
+class _Save:
+    """What one save left on disk."""
+
+    def __init__(self, step, directory, exclude, entries, owner, began):
+        self.step, self.directory, self.exclude = step, directory, frozenset(exclude)
+        self.entries, self.owner, self.began = entries, owner, began
+        self.size = sum(e["bytes"] for e in entries)
+        self.until = self.poll_at = 0.0
+        self.poll = POLL[0]
+        self.why = ""
 
 
 class Saver:
-    """done(step, save_ns, bytes): told when this rank's part is on disk. trouble(text): told of every failure."""
+    """done(step, save_ns, bytes): told when this rank's part is on disk. trouble(text): told of every failure.
 
-    def __init__(self, root, save_fn, rank, world_size, attempt, keep, done, trouble):
+    own(acquire): this attempt's ownership.Owner, or None for a directory that nobody claims (then nothing is pruned).
+    With acquire it claims the directory, together with the other ranks, and may raise. also(context): writes more of
+    this rank's state after save_fn. accepts(manifest): whether this job could resume from it. fenced(error): a later
+    attempt owns the directory; ends this process."""
+
+    def __init__(
+        self, root, save_fn, rank, world_size, attempt, keep, done, trouble, own=lambda acquire=True: None, also=None,
+        accepts=lambda manifest: True, fenced=None, note=lambda text: None,
+    ):  # fmt: skip
         self.root = root
         self._save_fn = save_fn
         self._rank = rank
@@ -76,8 +97,10 @@ class Saver:
         self._keep = keep
         self._done = done
         self._trouble = trouble
+        self._own, self._also, self._accepts, self._note = own, also, accepts, note
+        self._fenced = fenced or (lambda error: trouble(str(error)))
         self._seconds = collections.deque(maxlen=64)
-        self._last = None  # (step, directory, entries) of the newest save
+        self._last = None  # the newest _Save
         self._queue = queue.SimpleQueue()
         self._thread = None
         self._lock = threading.Lock()
@@ -91,29 +114,42 @@ class Saver:
 
     def asked(self, step, exclude):
         """A round's save, on disk when this returns. Gives the fields of `saved`."""
-        began = time.monotonic()
-        directory = checkpoint.directory(self.root, step, self._attempt)
+        began, directory = time.monotonic(), ""
         try:
-            # A periodic save of this very step has written the same state already; writing it twice would tear it.
-            again = self._last is not None and self._last[0] == step
-            entries = self._last[2] if again else self._write(step, exclude, periodic=False)
-            self._sync(directory, entries)
+            last = self._last if self._last is not None and self._last.step == step else None
+            if last is not None and last.exclude == frozenset(exclude):
+                save = last  # a periodic save of this very step; writing it twice would tear it
+            else:
+                with storage.impatient():
+                    save = self._write(step, exclude, periodic=False, again=last is not None)
+            directory = save.directory
+            self._check(save)
+            self._sync(save)
+            entries = checkpoint.condensed(directory, self._rank, self._world_size, save.entries)
+        except Fenced as error:
+            self._fenced(error)
+            return self._failed(step, directory, began, error)
         except Exception as error:
-            text = "%s: %s" % (type(error).__name__, error)
-            self._trouble("save of step %d failed: %s" % (step, text))
-            seconds = round(time.monotonic() - began, 6)
-            return {"dir": directory, "files": [], "bytes": 0, "seconds": seconds, "error": text[:500]}
+            return self._failed(step, directory, began, error)
         seconds = time.monotonic() - began
         self._seconds.append(seconds)
-        size = sum(e["bytes"] for e in entries)
-        self._done(step, int(seconds * 1e9), size)
-        return {"dir": directory, "files": entries, "bytes": size, "seconds": round(seconds, 6)}
+        self._done(step, int(seconds * 1e9), save.size)
+        return {"dir": directory, "files": entries, "bytes": save.size, "seconds": round(seconds, 6)}
+
+    def _failed(self, step, directory, began, error):
+        text = "%s: %s" % (type(error).__name__, error)
+        self._trouble("save of step %d failed: %s" % (step, text))
+        seconds = round(time.monotonic() - began, 6)
+        return {"dir": directory, "files": [], "bytes": 0, "seconds": seconds, "error": text[:500]}
 
     def periodic(self, step):
         """Training thread: write this rank's part; the rest happens on the side."""
-        began = time.monotonic()
         try:
-            entries = self._write(step, (), periodic=True)
+            with storage.impatient():
+                save = self._write(step, (), periodic=True)
+        except Fenced as error:
+            self._fenced(error)
+            return
         except Exception as error:
             self._trouble("save of step %d failed: %s: %s" % (step, type(error).__name__, error))
             return
@@ -123,67 +159,96 @@ class Saver:
         with self._lock:
             self._outstanding += 1
             self._idle.clear()
-        self._queue.put((step, checkpoint.directory(self.root, step, self._attempt), entries, began))
+        self._queue.put(save)
 
-    def _write(self, step, exclude, periodic):
-        directory = checkpoint.directory(self.root, step, self._attempt)
-        if os.path.exists(os.path.join(directory, checkpoint.MANIFEST)):
+    def _write(self, step, exclude, periodic, again=False):
+        """again: a save of this step was written that holds the state of a rank now excluded."""
+        began, owner = time.monotonic(), self._own()
+        if owner is not None:
+            owner.check()
+        suffix = None if owner is None else owner.suffix
+        directory = checkpoint.directory(self.root, step, self._attempt, suffix) + (checkpoint.ROUND if again else "")
+        if storage.exists(os.path.join(directory, checkpoint.MANIFEST)):
             raise FileExistsError(
                 "%s already holds a checkpoint: call resume() before training, or use an empty checkpoint_dir"
                 % directory
             )
-        os.makedirs(directory, exist_ok=True)
+        storage.make_directory(directory)
         context = SaveContext(directory, step, self._attempt, self._rank, self._world_size, exclude, periodic)
-        entries = context.entries(self._save_fn(context))
-        self._last = (step, directory, entries)
-        return entries
+        with context.written:
+            names = context.names(self._save_fn(context))
+            if self._also is not None:
+                names |= set(self._also(context) or ())
+        self._last = _Save(step, directory, exclude, context.entries(names), owner, began)
+        return self._last
 
     @staticmethod
-    def _sync(directory, entries):
-        folders = {directory}
-        for entry in entries:
-            path = os.path.join(directory, entry["name"])
-            checkpoint.sync(path)
+    def _check(save):
+        if save.owner is not None:
+            save.owner.check()
+
+    @staticmethod
+    def _sync(save):
+        folders = {save.directory}
+        for entry in save.entries:
+            path = os.path.join(save.directory, entry["name"])
+            storage.sync(path)
             folders.add(os.path.dirname(path))
         for folder in sorted(folders, reverse=True):
-            checkpoint.sync(folder)
-        checkpoint.sync(os.path.dirname(directory))
+            storage.sync(folder)
+        storage.sync(os.path.dirname(save.directory))
 
     def manifest(self, message):
         """Write the manifest an agent asks for. Gives the fields of `manifested`."""
         step, directory = message.get("step"), message.get("dir")
         try:
-            if type(step) is not int or directory != checkpoint.directory(self.root, step, self._attempt):
+            owner = self._own(acquire=False)
+            plain = checkpoint.directory(self.root, step, self._attempt, None if owner is None else owner.suffix)
+            if type(step) is not int or directory not in (plain, plain + checkpoint.ROUND):
                 raise checkpoint.Damaged("%r is not this rank's directory for step %r" % (directory, step))
             files, world = message.get("files"), message.get("world_size")
             if not isinstance(files, list) or not files or world != self._world_size:
                 raise checkpoint.Damaged("manifest needs files and world_size %d" % self._world_size)
-            crc = checkpoint.write_manifest(directory, step, self._attempt, world, files, message.get("req", ""), False)
+            crc = self._make(owner, directory, step, world, files, message.get("req", ""), False)
+        except Fenced as error:
+            self._fenced(error)
+            return {"step": step, "dir": directory, "error": str(error)[:500]}
         except Exception as error:
             return {"step": step, "dir": directory, "error": ("%s: %s" % (type(error).__name__, error))[:500]}
         return {"step": step, "dir": directory, "crc32": checkpoint.hexadecimal(crc)}
 
+    def _make(self, owner, directory, step, world, files, req, periodic):
+        epoch, check = (0, lambda: None) if owner is None else (owner.epoch, owner.check)
+        return checkpoint.write_manifest(directory, step, self._attempt, world, files, req, periodic, epoch, check)
+
+    # ---- the second thread
+
     def _finish_all(self):
-        pending = []  # directories this rank still has to assemble
+        pending = []  # saves this rank still has to assemble
         while True:
             try:
-                step, directory, entries, began = self._queue.get(timeout=0.02 if pending else None)
+                wait = min(s.poll_at for s in pending) - time.monotonic() if pending else None
+                save = self._queue.get(timeout=wait if wait is None else max(0.0, wait))
             except queue.Empty:
                 pass
             else:
-                try:
-                    self._finish(step, directory, entries, began)
-                except Exception as error:
-                    self._trouble("checkpoint of step %d: %s: %s" % (step, type(error).__name__, error))
-                    self._settled(1)
+                if self._guarded(save.step, self._finish, save) and self._rank == 0:
+                    pending.append(save)
                 else:
-                    if self._rank == 0:
-                        pending.append((step, directory, time.monotonic() + ASSEMBLE_WITHIN))
-                    else:
-                        self._settled(1)
-            left = [p for p in pending if not self._assemble(*p)]
+                    self._settled(1)
+            left = [s for s in pending if not self._assembled(s, {p.step for p in pending})]
             self._settled(len(pending) - len(left))
             pending = left
+
+    def _guarded(self, step, act, *args):
+        """act(*args), or None where it failed."""
+        try:
+            return act(*args)
+        except Fenced as error:
+            self._fenced(error)
+        except Exception as error:
+            self._trouble("checkpoint of step %d: %s: %s" % (step, type(error).__name__, error))
+        return None
 
     def _settled(self, count):
         with self._lock:
@@ -191,26 +256,45 @@ class Saver:
             if self._outstanding == 0:
                 self._idle.set()
 
-    def _finish(self, step, directory, entries, began):
-        self._sync(directory, entries)
-        checkpoint.write_receipt(directory, self._rank, step, self._attempt, self._world_size, entries)
-        seconds = time.monotonic() - began
+    def _finish(self, save):
+        self._check(save)
+        self._sync(save)
+        entries = checkpoint.condensed(save.directory, self._rank, self._world_size, save.entries)
+        epoch = 0 if save.owner is None else save.owner.epoch
+        checkpoint.write_receipt(save.directory, self._rank, save.step, self._attempt, self._world_size, entries, epoch)
+        seconds = time.monotonic() - save.began
         self._seconds.append(seconds)
-        self._done(step, int(seconds * 1e9), sum(e["bytes"] for e in entries))
+        self._done(save.step, int(seconds * 1e9), save.size)
+        save.until = time.monotonic() + ASSEMBLE_WITHIN + 10 * seconds
+        return True
 
-    def _assemble(self, step, directory, until):
-        """True when there is nothing left to do for this directory."""
+    def _assembled(self, save, busy):
+        """True when there is nothing left to do for this save."""
+        now = time.monotonic()
+        if now < save.poll_at:
+            return False
         try:
-            found = checkpoint.receipts(directory)
-            if found is None:
-                return time.monotonic() > until
-            if not os.path.exists(os.path.join(directory, checkpoint.MANIFEST)):
-                checkpoint.write_manifest(
-                    directory, step, self._attempt, found["world_size"], found["files"], "", periodic=True
-                )
-            checkpoint.prune(self.root, self._keep)
+            if not storage.exists(os.path.join(save.directory, checkpoint.MANIFEST)):
+                found = checkpoint.receipts(save.directory)
+                self._make(save.owner, save.directory, save.step, found["world_size"], found["files"], "", True)
+        except checkpoint.Incomplete as error:
+            if now < save.until:
+                save.poll = min(POLL[1], save.poll * 1.3)
+                save.poll_at = now + save.poll
+                return False
+            self._trouble(
+                "checkpoint of step %d was never complete: %s within %.0f s; look at what those ranks report. Its "
+                "folder is deleted after the next complete checkpoint" % (save.step, error, save.until - save.began)
+            )
+            return True
+        except Fenced as error:
+            self._fenced(error)
+            return True
         except Exception as error:
-            self._trouble("manifest of step %d: %s: %s" % (step, type(error).__name__, error))
+            self._trouble("manifest of step %d: %s: %s" % (save.step, type(error).__name__, error))
+            return True
+        if save.owner is not None:
+            self._guarded(save.step, save.owner.prune, self._keep, self._accepts, busy, self._note)
         return True
 
     def wait(self, timeout):

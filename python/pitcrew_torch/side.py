@@ -1,8 +1,9 @@
 """The side thread of a rank: heartbeat, the rank's socket, and `abort`.
 
-Promises: it does no training work, touches no device and takes no lock for long, so its heartbeat stands still only
-when the process is stopped or something holds the GIL; it can end the process while the training thread is blocked in
-a dead collective; agents may come, go and be replaced at any time.
+Promises: it does no training work, touches no device and no disk, and takes no lock for long, so its heartbeat stands
+still only when the process is stopped or something holds the GIL. It does not hold the GIL for long itself, whatever an
+agent sends. It can end the process while the training thread is blocked in a dead collective. Agents may come, go and
+be replaced at any time.
 
 No torch here.
 """
@@ -17,6 +18,8 @@ from . import wire
 
 BEAT = 0.2  # seconds
 LEFT = 75  # exit code of a rank that leaves its attempt
+FENCED = 76  # exit code of a rank whose checkpoint directory a later attempt has claimed
+AT_A_STRETCH = 0.0002  # seconds of messages, then training has the GIL for as long
 
 
 class Side(threading.Thread):
@@ -36,7 +39,8 @@ class Side(threading.Thread):
                 listening = wire.listen(path)
             except OSError as error:
                 self.trouble = error
-        self._server = wire.Server(listening, hello, on_message)
+        self._server = wire.Server(listening, hello, on_message, self._breathe)
+        self._stretch = None  # when the current run of messages began
         self._server.also(self._wake_read, self._drain)
 
     def run(self):
@@ -47,12 +51,23 @@ class Side(threading.Thread):
                 self._beat(time.monotonic_ns())
                 next_beat = max(next_beat + BEAT, now)
             try:
+                self._stretch = None
                 self._server.poll(max(0.0, next_beat - time.monotonic()))
                 self._speak()
+                self._breathe()
             except Exception as error:
                 self.trouble = error
                 time.sleep(0.05)  # a fault that repeats must not take the GIL from training
         self._server.close()
+
+    def _breathe(self):
+        """A flood of messages must not take the GIL from training for longer than a moment at a time."""
+        now = time.perf_counter()
+        if self._stretch is None:
+            self._stretch = now
+        elif now - self._stretch > AT_A_STRETCH:
+            time.sleep(AT_A_STRETCH)
+            self._stretch = None
 
     def say(self, message):
         """To every agent, from any thread; never blocks."""
@@ -102,6 +117,6 @@ class Side(threading.Thread):
                 connection.send(message)
 
 
-def leave():
-    """End this process now, without unwinding: the training thread may be blocked for ever."""
-    os._exit(LEFT)
+def leave(code=LEFT):
+    """End this process now, without unwinding: the training thread may be blocked forever."""
+    os._exit(code)

@@ -72,6 +72,7 @@ def _count(value, otherwise=0):
 def _stepper(steps, ring, rounds):
     """The function that training calls at a step's end, see `pitcrew_torch.step`."""
     clock, pack, raw, words, mask = _now, pack_plain, ring.raw, ring.words, ring.capacity - 1
+    release, acquire = ring.release, ring.acquire
 
     def step(loss=None, step=None, grad_norm=None, samples=0, tokens=0):
         try:
@@ -101,11 +102,16 @@ def _stepper(steps, ring, rounds):
             words[at] = 0
             pack(raw, offset, now, done, kind, now - steps.last, loss, tokens or samples)
             words[at] = sequence
+            steps.last = now
+            steps.done = done
+            try:  # ring.fence: between the record and its count, and between our count of steps and rounds.stop_at
+                release()
+            except RuntimeError:
+                pass
+            acquire(False)
             words[RECORDS] = sequence
             words[STEP_NS] = now
             words[STEP] = done
-            steps.last = now
-            steps.done = done
             if done >= steps.wake or done >= rounds.stop_at:
                 steps.ended(done, now)
         except Exception as error:
@@ -248,6 +254,7 @@ class Steps:
             self.phases[:] = _NOTHING
         self.last = now
         self.done = done
+        self._ring.fence()  # rounds.stop_at is read below
         if done != expected and probes is not None:
             self._turn_at = 0
             self._replan()

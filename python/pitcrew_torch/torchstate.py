@@ -1,10 +1,9 @@
-"""What the hook needs from torch: the state of a DDP job, the exchange between ranks, the accelerator.
+"""What the hook needs from torch: the state of a DDP job, its ranks, the accelerator.
 
 Needs torch >= 1.13 and nothing else (no numpy). Uses no collective and synchronises no device.
 """
 
-import itertools
-import json
+import functools
 import os
 import random
 import sys
@@ -14,10 +13,6 @@ import torch
 MODEL = "model.pt"
 
 
-def state_name(rank):
-    return "rank-%d.state.pt" % rank
-
-
 def _load(path):
     # Not weights_only: torch 1.13's cannot even read a float, and a scheduler's or scaler's state may hold anything
     # that the user's code can pickle; a save that only fails when it is loaded would be worse. The checkpoint directory
@@ -25,38 +20,157 @@ def _load(path):
     return torch.load(path, map_location="cpu", weights_only=False)
 
 
+class RankState:
+    """What each rank has of its own, whatever else is saved: its random number generators, so that a resumed run draws
+    what an uninterrupted one would have drawn, and `extra`, such as the position in its data."""
+
+    def __init__(self, extra, name="rank-%d.pitcrew.pt"):
+        self._extra = {name: part for name, part in (extra or {}).items() if part is not None}
+        self._name = name
+
+    def save(self, context):
+        """Writes the rank's file. Of an excluded rank, nothing comes from its accelerator. Gives the file's name."""
+        trusted = context.rank not in context.exclude
+        state = _generators(cuda=trusted)
+        extra = {name: part.state_dict() for name, part in self._extra.items()}
+        state["extra"] = extra if trusted else {name: value for name, value in extra.items() if not on_device(value)}
+        with context.open(self._name % context.rank) as f:
+            torch.save(state, f)
+        return [self._name % context.rank]
+
+    def load(self, context, otherwise=()):
+        """Gives the names of `extra` that were found. otherwise: states of a rank that has no file of its own."""
+        own = os.path.join(context.directory, self._name % context.rank)
+        state = {}
+        if os.path.exists(own):  # not there for a rank that the world has gained since, nor in an older checkpoint
+            state = _load(own)
+            _restore_generators(state)
+        found = dict(otherwise, **state.get("extra", {}))
+        for name, part in self._extra.items():
+            if name in found:
+                part.load_state_dict(found[name])
+        return set(found)
+
+
 class DataParallelState:
     """The default save_fn and load_fn: DDP, where every rank has the whole model and optimizer.
 
-    `model.pt`: model, optimizer and what else has a state, by the writer. `rank-<R>.state.pt`: each rank's random
-    number generators, so that a resumed run draws what an uninterrupted one would have drawn.
-    """
+    `model.pt`: model, optimizer and what else has a state, by the writer. `rank-<R>.state.pt`: each rank's own
+    (RankState). Parameters have the same names whether the model, or a part of it, is compiled or not."""
 
     def __init__(self, model, optimizer, extra):
-        self._parts = {"model": getattr(model, "module", model) if _wrapped(model) else model}
+        self._model = unwrapped(model)
+        self._parts = {}
         for n, each in enumerate(optimizers(optimizer)):
             self._parts["optimizer.%d" % n if n else "optimizer"] = each
-        self._parts.update(extra or {})
-        self._parts = {name: part for name, part in self._parts.items() if part is not None}
+        self._own = RankState(extra, "rank-%d.state.pt")
+        self._extra = {name: part for name, part in (extra or {}).items() if part is not None}
 
     def save(self, context):
         if context.is_writer:
-            state = {name: part.state_dict() for name, part in self._parts.items()}
+            state = {name: part.state_dict() for name, part in {**self._parts, **self._extra}.items()}
+            if self._model is not None:
+                state["model"] = uncompiled(self._model.state_dict())
             with context.open(MODEL) as f:
                 torch.save({"step": context.step, "state": state}, f)
-        with context.open(state_name(context.rank)) as f:
-            torch.save(_generators(cuda=context.rank not in context.exclude), f)
+        self._own.save(context)
 
     def load(self, context):
         state = _load(os.path.join(context.directory, MODEL))["state"]
-        missing = sorted(set(self._parts) - set(state))
+        wanted = {*self._parts, *self._extra, *(["model"] if self._model is not None else [])}
+        missing = sorted(wanted - set(state))
         if missing:
             raise KeyError("%s has no state for %s" % (context.directory, ", ".join(missing)))
+        if self._model is not None:
+            self._model.load_state_dict(as_compiled(state["model"], self._model))
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
-        own = os.path.join(context.directory, state_name(context.rank))
-        if os.path.exists(own):  # not there for a rank that the world has gained since
-            _restore_generators(_load(own))
+        self._own.load(context, {name: state[name] for name in self._extra})
+
+
+_COMPILED = "_orig_mod."  # what torch.compile puts into the names of a module's parameters
+
+
+def unwrapped(model):
+    """The user's module under DistributedDataParallel, DataParallel and torch.compile, in any order."""
+    while True:
+        inner = getattr(model, "module", None) if _wrapped(model) else getattr(model, "_orig_mod", None)
+        if inner is None:
+            return model
+        model = inner
+
+
+def uncompiled(state):
+    """A state_dict with the names that the module has where nothing of it is compiled."""
+    return type(state)((name.replace(_COMPILED, ""), value) for name, value in state.items())
+
+
+def as_compiled(state, module):
+    """A state_dict with the names that this module, or the parts of it that are compiled, expects."""
+    names = {name.replace(_COMPILED, ""): name for name in module.state_dict()}
+    return {names.get(name.replace(_COMPILED, ""), name): value for name, value in state.items()}
+
+
+def on_device(value):
+    """Whether a state holds a tensor of an accelerator."""
+    if isinstance(value, torch.Tensor):
+        return value.device.type != "cpu"
+    if isinstance(value, dict):
+        return any(on_device(each) for each in value.values())
+    return isinstance(value, (list, tuple, set)) and any(on_device(each) for each in value)
+
+
+class AsyncSaveRefused(RuntimeError):
+    """save_fn began an asynchronous save."""
+
+
+ASYNC_SAVE = (
+    "torch.distributed.checkpoint.async_save inside save_fn is not supported: what it has not written when save_fn "
+    "returns is in no manifest, so the checkpoint would be torn. Call torch.distributed.checkpoint.save instead"
+)
+
+
+def synchronous(save_fn):
+    """save_fn, with dcp.async_save refused inside it, also where the user's module imported the function by name."""
+
+    def save(context):
+        modules = [m for m in map(sys.modules.get, _DCP) if hasattr(m, "async_save")]
+        originals = [(m, m.async_save) for m in modules]
+        inner = sys.modules.get(_DCP[1])
+        planner = getattr(inner, "_stateful_to_state_dict", None)
+        try:
+            for module in modules:
+                module.async_save = _refuse
+            if planner is not None:
+                inner._stateful_to_state_dict = functools.partial(_not_from_async_save, planner)
+            answer = save_fn(context)
+        finally:
+            for module, original in originals:
+                module.async_save = original
+            if planner is not None:
+                inner._stateful_to_state_dict = planner
+        if hasattr(answer, "add_done_callback") or hasattr(answer, "upload_completion"):
+            raise AsyncSaveRefused(ASYNC_SAVE)
+        return answer
+
+    return save
+
+
+_DCP = ("torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict_saver")
+
+
+def _refuse(*args, **kwargs):
+    raise AsyncSaveRefused(ASYNC_SAVE)
+
+
+def _not_from_async_save(planner, *args, **kwargs):
+    """What both save and async_save call first."""
+    frame = sys._getframe(1)
+    for _ in range(4):
+        if frame is not None and frame.f_code.co_name == "async_save":
+            raise AsyncSaveRefused(ASYNC_SAVE)
+        frame = frame.f_back if frame is not None else None
+    return planner(*args, **kwargs)
 
 
 def _wrapped(model):
@@ -136,36 +250,6 @@ def _restore_generators(state):
         sys.modules["numpy"].random.set_state(tuple(state["numpy"]))
 
 
-_exchanges = itertools.count()  # every rank calls resume() equally often, so these agree
-
-
-class StoreExchange:
-    """The ranks' exchange over torch.distributed's own store: no collective, no numpy, no device."""
-
-    def __init__(self, store, rank, world_size, attempt):
-        self._store = store
-        self._rank = rank
-        self._world_size = world_size
-        self._prefix = "pitcrew/%d/%d" % (attempt, next(_exchanges))
-        self._shared = itertools.count()
-        self._voted = itertools.count()
-
-    def share(self, value):
-        key = "%s/share/%d" % (self._prefix, next(self._shared))
-        if self._rank == 0:
-            self._store.set(key, json.dumps(value))
-        return json.loads(self._store.get(key))
-
-    def worst(self, verdict):
-        key = "%s/vote/%d" % (self._prefix, next(self._voted))
-        if verdict:
-            self._store.add("%s/%d" % (key, verdict), 1)
-        if self._store.add(key + "/votes", 1) == self._world_size:  # the last one counts for all
-            worst = next((v for v in (2, 1) if self._store.add("%s/%d" % (key, v), 0)), 0)
-            self._store.set(key + "/verdict", str(worst))
-        return int(self._store.get(key + "/verdict"))
-
-
 def pipeline_stage(model):
     """ "pp<stage>" where this process is a stage of a pipeline by Megatron's or DeepSpeed's word, else "". Ranks of one
     stage do the same work, tensor-parallel ones too; those of two stages do not."""
@@ -179,6 +263,13 @@ def pipeline_stage(model):
     except Exception:  # not initialised, or another version's
         pass
     return ""
+
+
+def ranks():
+    """(rank, world size) by torch.distributed, or None before init_process_group."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
 def default_store():

@@ -17,10 +17,21 @@ import socket
 MAX_LINE_IN = 4 << 20  # from an agent: `manifest` names every rank's files
 MAX_LINE_OUT = 64 << 10
 MAX_PENDING = 1 << 20
+CHUNK = 8192
 
 
 def encode(message):
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def line(message):
+    """The message as a line that an agent takes. One that is too long says so in place of its lists: a line that is
+    cut, or that the agent refuses, would end the connection."""
+    data = encode(message)
+    if len(data) <= MAX_LINE_OUT:
+        return data
+    short = {name: value for name, value in message.items() if not isinstance(value, (list, dict))}
+    return encode(dict(short, error="a message of %d bytes was not sent, at most %d" % (len(data), MAX_LINE_OUT)))
 
 
 def decode(line):
@@ -79,7 +90,7 @@ class Connection:
         self._out = bytearray()
 
     def send(self, message):
-        self._out += encode(message)
+        self._out += line(message)
         self.flush()
 
     def flush(self):
@@ -96,39 +107,47 @@ class Connection:
         self._server.watch(self, writing=bool(self._out))
 
     def receive(self):
-        """All whole messages that have come. Drops the connection at its end or on an over-long line."""
-        messages = []
+        """The whole messages that have come, one by one, of at most one CHUNK that ends a line: what is left makes the
+        socket readable again. Drops the connection at its end or on an over-long line."""
         while True:
             try:
-                data = self.sock.recv(65536)
+                data = self.sock.recv(CHUNK)
             except BlockingIOError:
-                return messages
+                return
             except OSError as error:
                 if error.errno == errno.EINTR:
                     continue
                 data = b""
             if not data:
                 self._server.drop(self)
-                return messages
-            self._in += data
-            *lines, rest = self._in.split(b"\n")
-            self._in = rest
-            if len(rest) > MAX_LINE_IN:
+                return
+            first, newline, rest = data.partition(b"\n")
+            self._in += first
+            if len(self._in) > MAX_LINE_IN:
                 self._server.drop(self)
-                return messages
-            messages.extend(message for message in map(decode, lines) if message is not None)
+                return
+            if newline:
+                break
+        lines = [bytes(self._in), *rest.split(b"\n")]
+        self._in = bytearray(lines.pop())
+        for line in lines:
+            message = decode(line)
+            if message is not None:
+                yield message
 
 
 class Server:
     """The listening side: greets each agent, hands each message to `on_message(connection, message)`.
 
     The owner calls `poll(timeout)` in its loop; extra file descriptors (a wake-up pipe) are added with `also`.
+    breathe() is called after each message.
     """
 
-    def __init__(self, listening, hello, on_message):
+    def __init__(self, listening, hello, on_message, breathe=lambda: None):
         self._listening = listening
         self._hello = hello
         self._on_message = on_message
+        self._breathe = breathe
         self._selector = selectors.DefaultSelector()
         self._extra = {}
         self.connections = set()
@@ -147,6 +166,7 @@ class Server:
                 if events & selectors.EVENT_READ and key.data in self.connections:
                     for message in key.data.receive():
                         self._on_message(key.data, message)
+                        self._breathe()
             else:
                 key.data()
 

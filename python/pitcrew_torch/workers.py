@@ -1,7 +1,8 @@
 """One attempt's workers on this node: forked from the warm process where that is safe, executed afresh elsewhere.
 
-Promises: each worker is its own process group, and `kill` ends the whole of it; a worker does not outlive the launcher;
-a fork happens only from a process with one thread and no open GPU device.
+Promises: each worker is its own process group, and a signal goes to the whole of it. A worker does not outlive the
+launcher. A fork happens only from a process with one thread and no open GPU device. A forked child never runs the
+launcher's code: it unwinds to `run` or ends.
 
 No torch here.
 """
@@ -14,6 +15,7 @@ import os
 import random
 import signal
 import sys
+import traceback
 
 PR_SET_PDEATHSIG = 1
 TORCH_SEED = 67280421310721  # what torch's default generator starts with in a fresh process
@@ -31,6 +33,7 @@ class Assignment:
     world_size: int
     master_addr: str
     master_port: int
+    by: str = "launcher"  # who numbered the attempt: the launcher, or the "agent" for all launchers of the job
 
     def environment(self, local_rank, options):
         """What torchrun sets for a worker, and the attempt."""
@@ -49,9 +52,21 @@ class Assignment:
             "TORCHELASTIC_RESTART_COUNT": str(self.attempt),
             "TORCHELASTIC_MAX_RESTARTS": str(options.max_restarts),
             "TORCHELASTIC_RUN_ID": options.run_id,
+            "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 makes the store itself
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(options.signals),
+            **_nccl_error_handling(),
             "PITCREW_ATTEMPT": str(self.attempt),
+            "PITCREW_ATTEMPT_BY": self.by,
             "PITCREW_LAUNCHER": "1",
         }
+
+
+def _nccl_error_handling():
+    """torchrun's default: a rank whose collective failed is ended. The variable got another name in torch 2.2."""
+    version = getattr(sys.modules.get("torch"), "__version__", "2.2").split(".")
+    old = version[0] == "1" or version[:2] in (["2", "0"], ["2", "1"])
+    name = "NCCL_ASYNC_ERROR_HANDLING" if old else "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    return {name: os.environ.get(name, "1")}
 
 
 class BecomeWorker(BaseException):
@@ -78,12 +93,20 @@ class Workers:
         self.assignment = assignment
         self.pids = {}
         self.codes = {}  # local rank -> (exit code or -1, signal or 0)
+        self._options = options
+        self._note = note
+
+    def start(self):
+        """Start all of them. Raises OSError if one cannot be started; those before it run and are in `pids`.
+
+        In a forked child, BecomeWorker is raised.
+        """
         reason = why_not_fork()
         if reason is not None:
-            note("workers are executed afresh (slower): %s" % reason)
-        for local_rank in range(assignment.nproc):
-            environment = assignment.environment(local_rank, options)
-            pid = _fork(environment) if reason is None else _execute(environment, options)
+            self._note("workers are executed afresh (slower): %s" % reason)
+        for local_rank in range(self.assignment.nproc):
+            environment = self.assignment.environment(local_rank, self._options)
+            pid = _fork(environment) if reason is None else _execute(environment, self._options)
             self.pids[pid] = local_rank
 
     def ended(self, pid, status):
@@ -122,10 +145,14 @@ def _fork(environment):
         with contextlib.suppress(OSError):  # both sides do it, whoever comes first
             os.setpgid(pid, pid)
         return pid
-    os.setpgid(0, 0)
-    _bind_to_parent(parent)
-    _reseed()
-    os.environ.update(environment)
+    try:
+        os.setpgid(0, 0)
+        _bind_to_parent(parent)
+        _reseed()
+        os.environ.update(environment)
+    except BaseException:  # it must not come back to the launcher's loop
+        traceback.print_exc()
+        os._exit(1)
     raise BecomeWorker
 
 
@@ -142,6 +169,4 @@ def _execute(environment, options):
     job = json.dumps({"module": options.module, "script": options.script, "args": options.args, "parent": os.getpid()})
     env = dict(os.environ, **environment, PITCREW_WORKER=job)
     argv = [sys.executable, "-u", "-m", "pitcrew_torch.worker"]
-    return os.posix_spawn(
-        sys.executable, argv, env, setpgroup=0, setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
-    )
+    return os.posix_spawn(sys.executable, argv, env, setpgroup=0, setsigmask=[])

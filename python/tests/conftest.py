@@ -1,12 +1,17 @@
 """Real processes for the tests: launchers and torchrun with the sandbox's training job."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+# Where a pod's emptyDir is: in memory. test_ringcopy.py has the rings that are not.
+if shutil.disk_usage("/dev/shm").free > 1 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 sys.path.insert(0, os.path.dirname(__file__))
 

@@ -1,17 +1,26 @@
 """Checkpoints on disk and the chooser, with several ranks as threads."""
 
+import errno
 import json
 import os
 import threading
 import zlib
 
 import pytest
+from gang import together
 
-from pitcrew_torch import checkpoint, chooser
+from pitcrew_torch import checkpoint, chooser, claims, identity, storage
+from pitcrew_torch.ownership import Owner
 from pitcrew_torch.saver import SaveContext, Saver
 
 
-def make(root, step, attempt=0, world_size=2, manifest=True, receipts=True):
+@pytest.fixture(autouse=True)
+def short_retries(monkeypatch):
+    monkeypatch.setattr(storage, "DELAYS", (0.001, 0.001))
+    monkeypatch.setattr(storage, "IN_A_STEP", (0.001,))
+
+
+def make(root, step, attempt=0, world_size=2, manifest=True, receipts=True, epoch=0):
     path = checkpoint.directory(str(root), step, attempt)
     os.makedirs(path)
     files = []
@@ -22,56 +31,33 @@ def make(root, step, attempt=0, world_size=2, manifest=True, receipts=True):
         entry = {"name": name, "bytes": f.bytes, "crc32": checkpoint.hexadecimal(f.crc)}
         files.append(dict(entry, rank=rank))
         if receipts:
-            checkpoint.write_receipt(path, rank, step, attempt, world_size, [entry])
+            checkpoint.write_receipt(path, rank, step, attempt, world_size, [entry], epoch)
     if manifest:
-        checkpoint.write_manifest(path, step, attempt, world_size, files, "req", False)
+        checkpoint.write_manifest(path, step, attempt, world_size, files, "req", False, epoch)
     return path
 
 
-class Threads:
-    """An exchange between ranks that are threads."""
+def choose(root, world_size=2, accepts=lambda manifest: True, read_only=False, only=None):
+    """(name or None, notes) of the ranks' choice. The root is claimed first, unless read_only."""
+    owner = None if read_only else claim(root)
 
-    def __init__(self, world_size):
-        self.barrier = threading.Barrier(world_size)
-        self.value = None
-        self.verdicts = []
+    def one(rank, exchange):
+        found, _ = chooser.choose(str(root), exchange, rank, world_size, accepts, notes.append, owner, only)
+        return found and os.path.basename(found[0])
 
-    def of(self, rank):
-        outer = self
-
-        class Exchange:
-            def share(self, value):
-                if rank == 0:
-                    outer.value = json.dumps(value)
-                    outer.verdicts = []
-                outer.barrier.wait(10)
-                result = json.loads(outer.value)
-                outer.barrier.wait(10)
-                return result
-
-            def worst(self, verdict):
-                outer.verdicts.append(verdict)
-                outer.barrier.wait(10)
-                result = max(outer.verdicts)
-                outer.barrier.wait(10)
-                return result
-
-        return Exchange()
-
-
-def choose(root, world_size=2, accepts=lambda manifest: True):
-    exchange, found, notes = Threads(world_size), [None] * world_size, []
-
-    def one(rank):
-        found[rank] = chooser.choose(str(root), exchange.of(rank), rank, world_size, accepts, notes.append)
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(world_size)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(20)
+    notes = []
+    found = together(world_size, one)
     assert all(f == found[0] for f in found), "the ranks chose differently: %r" % (found,)
-    return found[0] and os.path.basename(found[0][0]), notes
+    return found[0], notes
+
+
+def claim(root, **environ):
+    run = identity.Run(environ)
+    return Owner(claims.take(str(root), run), run)
+
+
+def there(root):
+    return sorted(name for name in os.listdir(root) if not name.startswith("."))
 
 
 def test_the_newest_by_step_and_then_attempt_is_chosen(tmp_path):
@@ -98,7 +84,6 @@ DAMAGE = {
     "a bit of rank 0's file": lambda d: flip(d / "rank-0.state.pt"),
     "a bit of rank 1's file": lambda d: flip(d / "rank-1.state.pt"),
     "a short file": lambda d: os.truncate(d / "rank-1.state.pt", 5),
-    "a missing file": lambda d: (d / "rank-1.state.pt").unlink(),
     "a manifest cut short": lambda d: os.truncate(d / "MANIFEST.json", 20),
     "an empty manifest": lambda d: (d / "MANIFEST.json").write_text(""),
     "a manifest with another size": lambda d: resize(d),
@@ -129,21 +114,42 @@ def test_damage_is_set_aside_not_deleted_and_the_next_newest_is_used(tmp_path, d
     damage(tmp_path / "step-20.attempt-0")
     name, notes = choose(tmp_path)
     assert name == "step-10.attempt-0"
-    assert sorted(os.listdir(tmp_path)) == ["step-10.attempt-0", "step-20.attempt-0.quarantine"]
+    assert there(tmp_path) == ["step-10.attempt-0", "step-20.attempt-0.quarantine"]
     assert any("step-20" in note for note in notes)
 
 
 def test_a_second_damaged_directory_of_a_name_does_not_replace_the_first(tmp_path):
+    make(tmp_path, 10)
     for _ in range(2):
-        make(tmp_path, 20, manifest=False, receipts=False)
-        assert choose(tmp_path)[0] is None
-    assert sorted(os.listdir(tmp_path)) == ["step-20.attempt-0.quarantine", "step-20.attempt-0.quarantine.1"]
+        make(tmp_path, 20)
+        flip(tmp_path / "step-20.attempt-0" / "rank-0.state.pt")
+        assert choose(tmp_path)[0] == "step-10.attempt-0"
+    assert there(tmp_path)[1:] == ["step-20.attempt-0.quarantine", "step-20.attempt-0.quarantine.1"]
+
+
+def test_an_incomplete_folder_may_be_in_progress_and_is_passed_over_as_it_is(tmp_path):
+    make(tmp_path, 10)
+    make(tmp_path, 20, manifest=False, receipts=False)
+    assert choose(tmp_path)[0] == "step-10.attempt-0"
+    assert there(tmp_path) == ["step-10.attempt-0", "step-20.attempt-0"]
 
 
 def test_receipts_of_all_ranks_serve_for_a_manifest_and_of_some_do_not(tmp_path):
     make(tmp_path, 20, manifest=False)
+    assert choose(tmp_path, read_only=True)[0] == "step-20.attempt-0"
+    assert not (tmp_path / "step-20.attempt-0" / "MANIFEST.json").exists()
     assert choose(tmp_path)[0] == "step-20.attempt-0"
+    assert (tmp_path / "step-20.attempt-0" / "MANIFEST.json").exists()
+    (tmp_path / "step-20.attempt-0" / "MANIFEST.json").unlink()
     (tmp_path / "step-20.attempt-0" / "rank-1.done.json").unlink()
+    assert choose(tmp_path)[0] is None
+
+
+def test_receipts_of_two_saves_are_not_one_checkpoint(tmp_path):
+    """Rank 0 wrote its part in one attempt, rank 1 in another one of the same number."""
+    path = make(tmp_path, 20, manifest=False)
+    entry = json.loads((tmp_path / "step-20.attempt-0" / "rank-1.done.json").read_text())["files"]
+    checkpoint.write_receipt(path, 1, 20, 0, 2, entry, epoch=7)
     assert choose(tmp_path)[0] is None
 
 
@@ -154,34 +160,179 @@ def test_another_world_size_is_passed_over_and_stays(tmp_path):
     assert (tmp_path / "step-20.attempt-0").is_dir()
 
 
-def test_a_directory_another_rank_cannot_see_is_passed_over_and_stays(tmp_path, monkeypatch):
+def test_training_does_not_start_over_while_checkpoints_exist(tmp_path):
+    make(tmp_path, 20, world_size=4)
+    make(tmp_path, 30)
+    flip(tmp_path / "step-30.attempt-0" / "rank-1.state.pt")
+    for skipped in (
+        "step-30.attempt-0: damaged: rank 1: rank-1.state.pt: checksum",
+        "step-30.attempt-0.quarantine: set",
+    ):
+        with pytest.raises(chooser.NoCheckpoint) as raised:  # and the restart does not start over either
+            choose(tmp_path, accepts=lambda m: m["world_size"] == 2)
+        assert "step-20.attempt-0: it is of 4 ranks" in str(raised.value) and skipped in str(raised.value)
+        assert "fresh=True" in str(raised.value)
+    assert choose(tmp_path, only=lambda manifest: False)[0] is None  # fresh
+
+
+READ_ERRORS = [errno.EIO, errno.ESTALE, errno.EMFILE, errno.EACCES, errno.ENOENT]
+
+
+@pytest.mark.parametrize("number", READ_ERRORS, ids=errno.errorcode.get)
+def test_one_ranks_read_error_raises_everywhere_and_renames_nothing(tmp_path, monkeypatch, number):
+    """Before, it set aside every good checkpoint, and training started at step 0."""
+    for step in (10, 20, 30):
+        make(tmp_path, step)
+    failed = []
+
+    def checksum(path, progress=None):
+        def act():
+            if path.endswith("rank-1.state.pt"):
+                failed.append(path)
+                raise OSError(number, os.strerror(number), path)
+            return original(path, progress)
+
+        return storage.retried("read", path, act)
+
+    original = checkpoint.checksum
+    monkeypatch.setattr(checkpoint, "checksum", checksum)
+    with pytest.raises(chooser.Unreadable) as raised:
+        choose(tmp_path)
+    assert there(tmp_path) == ["step-%d.attempt-0" % step for step in (10, 20, 30)]
+    said = str(raised.value)
+    for part in (
+        "rank 1",
+        "rank-1.state.pt",
+        errno.errorcode[number],
+        storage.host(),
+        storage.REMEDIES.get(number, "check"),
+    ):
+        assert part in said
+    assert len(failed) == 1 + len(storage.DELAYS)
+
+
+def test_a_read_error_that_passes_costs_nothing(tmp_path, monkeypatch):
     make(tmp_path, 10)
-    real, hidden = os.path.isdir, threading.local()
+    original, left = os.listdir, [2]
 
-    def isdir(path):
-        return real(path) and not (getattr(hidden, "yes", False) and "step-" in path)
+    def listdir(path):
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ESTALE, "Stale file handle", path)
+        return original(path)
 
-    monkeypatch.setattr(chooser.os.path, "isdir", isdir)
-    original = chooser._inspect
+    monkeypatch.setattr(storage.os, "listdir", listdir)
+    assert choose(tmp_path)[0] == "step-10.attempt-0" and left == [0]
 
-    def inspect(path, files):
-        hidden.yes = any("rank-1" in f["name"] for f in files)
-        return original(path, files)
 
-    monkeypatch.setattr(chooser, "_inspect", inspect)
-    assert choose(tmp_path)[0] is None
+def test_a_missing_file_of_a_complete_checkpoint_raises(tmp_path):
+    """The server's word may come late; an older checkpoint is not taken instead."""
+    make(tmp_path, 10)
+    make(tmp_path, 20)
+    (tmp_path / "step-20.attempt-0" / "rank-1.state.pt").unlink()
+    with pytest.raises(chooser.Unreadable, match=r"rank-1.state.pt.*ENOENT.*move its step directory out"):
+        choose(tmp_path)
+    assert there(tmp_path) == ["step-10.attempt-0", "step-20.attempt-0"]
+
+
+def test_an_old_checkpoint_that_cannot_be_read_does_not_matter_beside_a_newer_one(tmp_path):
+    make(tmp_path, 20)
+    make(tmp_path, 10)
+    manifest = tmp_path / "step-10.attempt-0" / "MANIFEST.json"
+    manifest.unlink()
+    manifest.mkdir()  # reading it is an error
+    assert choose(tmp_path)[0] == "step-20.attempt-0"
+
+
+def test_a_directory_another_rank_cannot_see_raises_and_stays(tmp_path, monkeypatch):
+    make(tmp_path, 10)
+    original = storage.names
+
+    def names(path, absent=None):
+        if threading.current_thread().name == "rank 1" and "step-" in path:
+            raise storage.StorageError("list", path, FileNotFoundError(2, "No such file or directory"), 3)
+        return original(path, absent)
+
+    monkeypatch.setattr(storage, "names", names)
+    with pytest.raises(chooser.Unreadable, match=r"rank 1: .*is mounted on this node"):
+        choose(tmp_path)
     assert (tmp_path / "step-10.attempt-0").is_dir()
 
 
-def test_prune_keeps_the_newest_complete_ones_and_touches_nothing_else(tmp_path):
+def test_whoever_only_reads_touches_nothing(tmp_path):
+    """Before, an evaluation job renamed a live save of the training job."""
+    make(tmp_path, 10)
+    make(tmp_path, 20)
+    flip(tmp_path / "step-20.attempt-0" / "rank-0.state.pt")
+    make(tmp_path, 30, manifest=False, receipts=False)
+    before = there(tmp_path)
+    assert choose(tmp_path, read_only=True)[0] == "step-10.attempt-0"
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_checkpoint_that_is_pruned_while_it_is_read_moves_the_choice_on(tmp_path, monkeypatch):
+    make(tmp_path, 10)
+    make(tmp_path, 20)
+    original = checkpoint.verify
+
+    def verify(path, files, progress=None):
+        if "step-20" in path:
+            if os.path.isdir(path):
+                os.rename(path, path + checkpoint.PRUNED)
+                make(tmp_path, 30)
+            os.stat(path)
+        original(path, files, progress)
+
+    monkeypatch.setattr(checkpoint, "verify", verify)
+    assert choose(tmp_path, world_size=1, read_only=True)[0] == "step-30.attempt-0"
+
+
+def prune(owner, keep, accepts=lambda manifest: True, busy=()):
+    notes = []
+    owner.prune(keep, accepts, busy, notes.append)
+    return notes
+
+
+def test_prune_keeps_the_newest_complete_ones_and_reports_what_it_deletes(tmp_path):
     for step in (10, 20, 30, 40):
         make(tmp_path, step)
     make(tmp_path, 35, manifest=False, receipts=False)
-    make(tmp_path, 5, manifest=False)
-    checkpoint.prune(str(tmp_path), 2)
-    assert sorted(os.listdir(tmp_path)) == [
-        "step-30.attempt-0", "step-35.attempt-0", "step-40.attempt-0", "step-5.attempt-0",
-    ]  # fmt: skip
+    notes = prune(claim(tmp_path), 2)
+    assert there(tmp_path) == ["step-30.attempt-0", "step-35.attempt-0", "step-40.attempt-0"]
+    assert notes == ["deleted step-%d.attempt-0: older than the newest 2" % step for step in (20, 10)]
+
+
+def test_prune_counts_only_checkpoints_that_this_job_accepts(tmp_path):
+    """Before, a restarted job of another size deleted its own new checkpoints as it wrote them."""
+    for step in (1000, 1500, 2000):
+        make(tmp_path, step, world_size=8)
+    owner = claim(tmp_path)
+    for step in (10, 20, 30, 40):
+        make(tmp_path, step, attempt=1, world_size=1, epoch=owner.epoch)
+        prune(owner, 3, lambda m: m["world_size"] == 1)
+    assert {checkpoint.parse_name(name)[0] for name in there(tmp_path)} == {1000, 1500, 2000, 20, 30, 40}
+
+
+def test_prune_deletes_incomplete_folders_of_this_run_and_no_others(tmp_path):
+    make(tmp_path, 5, attempt=9, manifest=False, receipts=False)  # of nobody known
+    first = claim(tmp_path, PITCREW_JOB_UID="j", PITCREW_ATTEMPT="1")
+    make(tmp_path, 10, attempt=1, manifest=False, receipts=False)  # its attempt died in the middle
+    second = claim(tmp_path, PITCREW_JOB_UID="j", PITCREW_ATTEMPT="2")
+    for step in (20, 30, 50):
+        make(tmp_path, step, attempt=2, manifest=step == 50, receipts=False, epoch=second.epoch)
+    make(tmp_path, 60, attempt=2, manifest=False, receipts=False)  # being written
+    notes = prune(second, 3, busy={30})
+    assert there(tmp_path) == ["step-%d.attempt-%d" % each for each in ((30, 2), (5, 9), (50, 2), (60, 2))]
+    assert first.epoch == 1 and all("incomplete" in note for note in notes) and len(notes) == 2
+
+
+def test_a_deletion_that_was_cut_short_is_finished_later_and_is_no_checkpoint(tmp_path):
+    path = make(tmp_path, 10)
+    make(tmp_path, 20)
+    os.rename(path, path + checkpoint.PRUNED)
+    assert choose(tmp_path)[0] == "step-20.attempt-0"
+    prune(claim(tmp_path), 3)
+    assert there(tmp_path) == ["step-20.attempt-0"]
 
 
 def test_the_checksum_written_is_the_one_read(tmp_path):

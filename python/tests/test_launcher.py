@@ -163,9 +163,9 @@ def test_an_agent_that_leaves_while_the_launcher_waits_does_not_hold_it_for_ever
     assert process.wait(20) == 0
 
 
-def test_alone_a_failure_is_restarted_up_to_max_restarts_and_then_ends_with_its_code(bare):
+def test_alone_a_failure_is_restarted_up_to_max_restarts_and_then_ends_as_torchrun_does(bare):
     process, _, said = bare("exit=7", flags=["--max-restarts=2"], pod=None)
-    assert process.wait(20) == 7
+    assert process.wait(20) == 1
     assert said(2)["TORCHELASTIC_RESTART_COUNT"] == "2"
     process, _, _ = bare("exit-first=7", flags=["--max-restarts=1"], pod=None)
     assert process.wait(20) == 0
@@ -175,7 +175,7 @@ def test_one_failed_worker_takes_the_others_with_it(bare):
     process, _, said = bare("sleep=600", flags=["--nproc-per-node=2"], pod=None)
     pids = [said(0, rank)["pid"] for rank in (0, 1)]
     os.kill(pids[1], signal.SIGKILL)
-    assert process.wait(20) == 128 + signal.SIGKILL
+    assert process.wait(20) == 1
     assert not alive(pids[0])
 
 
@@ -195,7 +195,7 @@ def test_an_agent_that_heals_nothing_here_says_so_and_the_launcher_does_as_torch
     process, pod, _ = bare("sleep=0.5", "exit=7", PITCREW_AGENT_WAIT=30)
     line = pod.launcher()
     line.send("alone", heal_wait_s=0)
-    assert process.wait(20) == 7
+    assert process.wait(20) == 1
 
 
 def test_an_agent_being_replaced_when_the_worker_fails_is_waited_for(bare):
@@ -214,7 +214,7 @@ def test_sigterm_goes_to_the_workers_and_ends_the_launcher(bare):
         pid = wait_until(lambda process=process: _child(process.pid), what="a worker")
         time.sleep(0.3)
         process.terminate()
-        assert process.wait(10) == 128 + signal.SIGTERM
+        assert process.wait(10) == 1
         assert not alive(pid)
 
 
@@ -246,6 +246,78 @@ def test_several_threads_mean_workers_are_executed_afresh(job):
     assert process.wait(90) == 0, job.output()
     assert "executed afresh" in job.output() and "2 threads" in job.output()
     assert json.loads((job.root / "said-0-1.json").read_text())["argv"] == [script, "a"]
+
+
+def test_an_agent_that_starts_nothing_is_not_waited_for_without_end(bare):
+    process, pod, _ = bare(PITCREW_AGENT_WAIT=30, PITCREW_PLAN_WAIT=0.5)
+    line = pod.launcher()
+    line.send("wait")
+    line.expect("state")
+    assert process.wait(20) == 1  # its connection is still open
+
+
+def test_a_word_of_the_agent_renews_the_wait_for_its_plan(bare):
+    process, pod, said = bare(PITCREW_AGENT_WAIT=30, PITCREW_PLAN_WAIT=1)
+    line = pod.launcher()
+    for _ in range(4):
+        line.send("wait")
+        time.sleep(0.5)
+    assert process.poll() is None
+    line.send("start", attempt=0, **START)
+    said(0)
+
+
+def test_alone_while_the_workers_are_still_ending_starts_an_attempt(bare):
+    _, pod, said = bare("sleep=600")
+    line = pod.launcher()
+    said(0)
+    line.raw(b'{"t":"wait"}\n{"t":"alone"}\n')
+    said(1)
+
+
+def test_an_agent_that_leaves_while_the_workers_are_still_ending_does_not_hold_the_launcher(bare):
+    _, pod, said = bare("sleep=600", PITCREW_HEAL_WAIT=0.3)
+    line = pod.launcher()
+    said(0)
+    line.send("stop", attempt=5)
+    line.close()
+    said(5)
+
+
+def test_an_agent_that_heals_nothing_says_so_after_the_failure_and_the_wait_ends(bare):
+    process, pod, _ = bare("sleep=0.3", "exit=7")
+    line = pod.launcher()
+    line.expect("state", state="failed")
+    line.send("alone", heal_wait_s=0)
+    assert process.wait(20) == 1
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_worker_that_cannot_be_started_is_a_failed_attempt(job, restarts):
+    """The second fork of each attempt fails, as with a limit on processes."""
+    (job.root / "limited.py").write_text(
+        "import os, sys\n"
+        "from pitcrew_torch import run\n"
+        "fork, count = os.fork, [0]\n"
+        "def limited():\n"
+        "    count[0] += 1\n"
+        "    if count[0] % 2 == 0: raise BlockingIOError(11, 'Resource temporarily unavailable')\n"
+        "    return fork()\n"
+        "os.fork = limited\n"
+        "sys.exit(run.main(warm_up=lambda preload: ('', True)))\n"
+    )
+    argv = [str(job.root / "limited.py"), "--nproc-per-node=2", "--max-restarts=%d" % restarts]
+    process, _ = job.start([sys.executable, *argv, str(HERE / "worker_script.py"), "sleep=600"], None)
+    assert process.wait(20) == 1, job.output()
+    assert job.output().count("a worker could not be started") == restarts + 1
+
+
+def test_the_environment_turns_on_what_torchrun_turns_on(bare):
+    process, _, said = bare(pod=None, flags=["--signals-to-handle=SIGTERM"])
+    assert process.wait(20) == 0
+    about = said(0)
+    assert about["TORCHELASTIC_USE_AGENT_STORE"] == "False" and about["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM"
+    assert about["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
 
 
 def _child(pid):

@@ -49,6 +49,19 @@ def parse(*argv, **environ):
             {"PITCREW_DIR": "/p", "PITCREW_JOB_UID": "u", "PITCREW_HEAL_WAIT": "7"},
             {"directory": "/p", "job_uid": "u", "heal_wait": 7.0},
         ),
+        (["t.py"], {"PET_STANDALONE": "1", "PET_MODULE": "1"}, {"master_addr": "127.0.0.1", "module": True}),
+        (
+            ["t.py"],
+            {"PET_STANDALONE": "0", "PET_MODULE": "", "PET_MAX_RESTARTS": ""},
+            {"module": False, "max_restarts": 0},
+        ),
+        (["t.py"], {"PET_MAX_RESTARTS": "4", "PET_NO_PYTHON": "0"}, {"max_restarts": 4}),
+        (["--nnodes=4", "--rdzv-backend=c10d", "t.py"], {"SLURM_NODEID": "3"}, {"node_rank": 3}),
+        (["--nnodes=4", "--node-rank=1", "t.py"], {"SLURM_NODEID": "3", "JOB_COMPLETION_INDEX": "2"}, {"node_rank": 1}),
+        (["t.py"], {"SLURM_NODEID": "3"}, {"node_rank": 0}),
+        (["--shutdown-timeout=30", "t.py"], {"PITCREW_TERM_GRACE": "7"}, {"term_grace": 30.0}),
+        (["t.py"], {"PITCREW_TERM_GRACE": "7"}, {"term_grace": 7.0}),
+        (["--signals-to-handle=SIGTERM,SIGUSR1", "t.py"], {}, {"signals": ("SIGTERM", "SIGUSR1")}),
         (["t.py"], {"PITCREW_DIR": ""}, {"directory": None, "agent_wait": 2.0, "heal_wait": 120.0}),
     ],
 )
@@ -95,6 +108,11 @@ def test_standalone_takes_a_free_port():
         (["--nnodes=2", "--node-rank=2", "t.py"], "node rank"),
         (["--master-port=x", "t.py"], "master port"),
         (["--no-such-flag", "t.py"], "no-such-flag"),
+        (["--virtual-local-rank", "t.py"], "LOCAL_RANK"),
+        (["--max-restarts=-1", "t.py"], "--max-restarts"),
+        (["--shutdown-timeout=inf", "t.py"], "--shutdown-timeout"),
+        (["--signals-to-handle=SIGKILL", "t.py"], "SIGKILL"),
+        (["--signals-to-handle=SIGNOT", "t.py"], "SIGNOT"),
         ([], "script"),
     ],
 )
@@ -102,6 +120,46 @@ def test_what_cannot_work_is_refused_by_name(argv, says, capsys):
     with pytest.raises(SystemExit) as refused:
         parse(*argv)
     assert refused.value.code == 2 and says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"PET_NO_PYTHON": "1"}, "PET_NO_PYTHON"),
+        ({"PET_VIRTUAL_LOCAL_RANK": "1"}, "PET_VIRTUAL_LOCAL_RANK"),
+        ({"PET_MAX_RESTARTS": "many"}, "--max-restarts many"),
+        ({"PITCREW_HEAL_WAIT": "long"}, "PITCREW_HEAL_WAIT=long"),
+        ({"PITCREW_AGENT_WAIT": "nan"}, "PITCREW_AGENT_WAIT=nan"),
+        ({"PET_NNODES": "3", "SLURM_NODEID": "3"}, "SLURM_NODEID"),
+    ],
+)
+def test_what_cannot_work_in_the_environment_is_refused_by_name(environ, says, capsys):
+    with pytest.raises(SystemExit) as refused:
+        parse("t.py", **environ)
+    assert refused.value.code == 2 and says in capsys.readouterr().err
+
+
+def test_variables_without_effect_are_reported():
+    _, notes = parse("t.py", PET_TEE="3", PET_LOG_DIR="/logs", PET_SOMETHING="1", PET_ROLE="")
+    assert len(notes) == 3 and [n.split()[0] for n in notes] == ["PET_LOG_DIR", "PET_TEE", "PET_SOMETHING"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [(None, 4), ("", 0), ("0,1", 2), ("2", 1), ("0,9,1", 1), ("-1", 0), ("GPU-aa,GPU-bb", 2), ("MIG-1", 1)],
+)
+def test_gpus_are_counted_as_a_worker_sees_them(tmp_path, visible, count):
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "null"):
+        (tmp_path / name).touch()
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert options._gpus(environ, str(tmp_path)) == count
+
+
+def test_every_flag_of_torchrun_is_known():
+    theirs = pytest.importorskip("torch.distributed.run").get_args_parser()
+    ours = {name for action in options.parser({})._actions for name in action.option_strings}
+    known = {name for action in theirs._actions for name in action.option_strings}
+    assert known - ours - {"--print-completion", "--print_completion"} == set()
 
 
 def test_flags_without_effect_are_accepted_and_told():

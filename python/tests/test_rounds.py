@@ -104,6 +104,8 @@ def test_go_may_come_before_the_step():
         ("unknown", {"at_step": True}),
         ("unknown", {"at_step": 9, "deadline_ms": 0}),
         ("unknown", {"at_step": 9, "deadline_ms": "soon"}),
+        ("unknown", {"at_step": 9, "deadline_ms": float("inf")}),
+        ("unknown", {"at_step": 9, "deadline_ms": float("nan")}),
         ("unknown", {"at_step": 9, "req": ["r"]}),
     ],
 )
@@ -183,6 +185,23 @@ def test_a_holder_leaves_at_its_deadline_and_never_goes_on():
     rank.arm(3, deadline_ms=100)
     rank.train(9).join(5)
     assert rank.step == 3 and "heard nothing" in rank.left
+
+
+@pytest.mark.parametrize("deadline_ms", [0, -1, 86_400_001, 1e30, float("inf"), float("nan"), True, "5000", None])
+def test_a_deadline_out_of_range_is_refused(deadline_ms):
+    rank = Rank()
+    (answer,) = rank.arm(3, deadline_ms=deadline_ms)
+    assert (answer["t"], answer["reason"]) == ("nack", "unknown")
+    rank.train(9).join(5)
+    assert rank.step == 9 and rank.left is None
+
+
+def test_a_rank_that_said_held_never_trains_on_because_of_an_error():
+    rank = Rank()
+    rank.arm(3)
+    rank.rounds._changed.wait = lambda left: 1 / 0
+    rank.train(9).join(5)
+    assert rank.step == 3 and "division" in rank.left
 
 
 def test_a_deadline_that_passed_before_the_step_still_holds():

@@ -40,6 +40,7 @@ type engine struct {
 	mig        migState
 	nvml       nvml
 	watches    watches
+	samples    samples
 	endPolicy  context.CancelFunc
 	policy     <-chan dcgm.PolicyViolation
 	forwarded  chan struct{} // closed when the last violation of this connection was passed on
@@ -215,7 +216,7 @@ const (
 	blankFP64  = 140737488355328.0
 )
 
-// maxValues is how many values one call asks for: go-dcgm takes 8 KiB for each until the call has returned.
+// maxValues is how many values one call asks for: the library's form of a value has 4 KiB.
 const maxValues = 64
 
 // Read implements Source. What is there is what was watched: the session watches anew when it changes.
@@ -247,48 +248,13 @@ func (e *engine) Read(_ Inventory, fields []uint16, live bool) ([]Value, error) 
 			continue
 		}
 		for some := range slices.Chunk(of[level], max(1, maxValues/len(by[level]))) {
-			values, err := dcgm.EntitiesGetLatestValues(some, by[level], flags)
-			if err != nil {
-				return nil, classify(err)
-			}
-			for i := range values {
-				out = append(out, convert(&values[i]))
+			var err error
+			if out, err = e.samples.latest(out, some, by[level], flags); err != nil {
+				return nil, err
 			}
 		}
 	}
 	return out, nil
-}
-
-func convert(v *dcgm.FieldValue_v2) Value {
-	out := Value{ID: v.EntityID, Link: -1, Field: uint16(v.FieldID), Blank: v.Status != dcgm.DCGM_ST_OK}
-	switch v.EntityGroupId {
-	case dcgm.FE_LINK:
-		out.Of, out.ID, out.Link = LinkLevel, v.EntityID>>24&0xff, int(v.EntityID>>8&0xffff)
-		if dcgm.Field_Entity_Group(v.EntityID&0xff) == dcgm.FE_SWITCH {
-			out.Of = SwitchLinkLevel
-		}
-	case dcgm.FE_GPU_I:
-		out.Of = InstanceLevel
-	case dcgm.FE_SWITCH:
-		out.Of = SwitchLevel
-	}
-	if v.TS > 0 {
-		out.Time = time.UnixMicro(v.TS)
-	}
-	switch v.FieldType {
-	case dcgm.DCGM_FT_DOUBLE:
-		out.Float, out.F = true, v.Float64()
-		out.Blank = out.Blank || out.F >= blankFP64
-	case dcgm.DCGM_FT_INT64, dcgm.DCGM_FT_TIMESTAMP:
-		out.I = v.Int64()
-		out.Blank = out.Blank || out.I >= blankInt64
-	default:
-		out.Blank = true
-	}
-	if out.Blank {
-		out.F, out.I = 0, 0
-	}
-	return out
 }
 
 // linkEntity packs a dcgm_link_t: entity group, port, number of the GPU or switch.

@@ -15,7 +15,7 @@ static void *open_dcgm(const char *path, char **err)
 	return h;
 }
 
-static int has_symbol(void *h, const char *name) { return dlsym(h, name) != NULL; }
+static void *symbol(void *h, const char *name) { return dlsym(h, name); }
 */
 import "C"
 
@@ -64,7 +64,7 @@ func openLibrary(path string) error {
 	var missing []string
 	for _, f := range needed {
 		c := C.CString(f)
-		if C.has_symbol(h, c) == 0 {
+		if C.symbol(h, c) == nil {
 			missing = append(missing, f)
 		}
 		C.free(unsafe.Pointer(c))
@@ -75,4 +75,16 @@ func openLibrary(path string) error {
 	}
 	library.handle = h
 	return nil
+}
+
+// symbol finds a function of the library; nil where it is not loaded or has none.
+func symbol(name string) unsafe.Pointer {
+	library.Lock()
+	defer library.Unlock()
+	if library.handle == nil {
+		return nil
+	}
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	return C.symbol(library.handle, c)
 }

@@ -96,7 +96,7 @@ func (r *logReceiver) look(ctx context.Context) {
 			r.trouble(err)
 			return
 		}
-		r.scanner = &scanner{fs: fs, interval: r.cfg.Interval, maxLooks: r.cfg.MaxLooks, logs: r.cfg.ContainerLogs, processes: map[int]*known{}}
+		r.scanner = &scanner{within: process.NewWithin(), fs: fs, interval: r.cfg.Interval, maxLooks: r.cfg.MaxLooks, logs: r.cfg.ContainerLogs, processes: map[int]*known{}}
 	}
 	found, err := r.scanner.scan(r.now())
 	if err != nil {

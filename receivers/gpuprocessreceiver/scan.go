@@ -42,6 +42,7 @@ type use struct {
 
 // scanner remembers processes between looks. Its methods are called by one goroutine.
 type scanner struct {
+	within   *process.Within
 	fs       process.FS
 	interval time.Duration
 	maxLooks int
@@ -123,7 +124,7 @@ func (s *scanner) look(p *known, now time.Time) []use {
 	s.looks++
 	p.wait = min(max(2*p.wait, s.interval), lookMost)
 	p.next = now.Add(p.wait)
-	open, err := s.fs.Uses(p.pid)
+	open, facts, err := s.read(p.pid, len(p.uses) > 0)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			s.unreadable++
@@ -131,10 +132,6 @@ func (s *scanner) look(p *known, now time.Time) []use {
 		return nil // that it is gone, the next list of processes says
 	}
 	if len(open) == 0 && len(p.uses) == 0 {
-		return nil
-	}
-	facts, err := s.fs.Facts(p.pid)
-	if err != nil {
 		return nil
 	}
 	var out []use
@@ -148,6 +145,30 @@ func (s *scanner) look(p *known, now time.Time) []use {
 		p.in, _ = s.fs.ContainerOf(p.pid)
 	}
 	return append(out, s.usesOf(p, open, now)...)
+}
+
+// read looks at the open files and the command line of a process, where a look that hangs blocks nothing: a process on a dead mount
+// can hold both. known is true if it had GPUs open before. The owner is its pod, by its control group, which never hangs.
+func (s *scanner) read(pid int, known bool) ([]int, process.Facts, error) {
+	in, _ := s.fs.ContainerOf(pid)
+	type found struct {
+		open  []int
+		facts process.Facts
+		err   error
+	}
+	got := make(chan found, 1)
+	err := s.within.Do(in.PodUID, func() {
+		var f found
+		if f.open, f.err = s.fs.Uses(pid); f.err == nil && (known || len(f.open) > 0) {
+			f.facts, f.err = s.fs.Facts(pid)
+		}
+		got <- f
+	})
+	if err != nil {
+		return nil, process.Facts{}, err
+	}
+	f := <-got
+	return f.open, f.facts, f.err
 }
 
 func (s *scanner) usesOf(p *known, open []int, now time.Time) (out []use) {

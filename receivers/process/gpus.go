@@ -119,10 +119,7 @@ func (f FS) Uses(pid int) ([]int, error) {
 		if err != nil {
 			continue // closed in between
 		}
-		minor, ok := minorOf(string(buf[:k]), func() (unix.Stat_t, error) {
-			var st unix.Stat_t
-			return st, unix.Fstatat(int(dir.Fd()), n, &st, 0)
-		})
+		minor, ok := minorOf(string(buf[:k]), func() (unix.Statx_t, error) { return typeOf(int(dir.Fd()), n) })
 		if ok && !slices.Contains(minors, minor) {
 			minors = append(minors, minor)
 		}
@@ -132,7 +129,7 @@ func (f FS) Uses(pid int) ([]int, error) {
 }
 
 // minorOf says which GPU's device file a link leads to. Most links need no second look: sockets, pipes and the like have no path.
-func minorOf(link string, look func() (unix.Stat_t, error)) (int, bool) {
+func minorOf(link string, look func() (unix.Statx_t, error)) (int, bool) {
 	if rest, ok := strings.CutPrefix(link, "/dev/nvidia"); ok {
 		minor, err := strconv.ParseUint(rest, 10, 8)
 		return int(minor), err == nil && minor < minorModeset
@@ -141,11 +138,16 @@ func minorOf(link string, look func() (unix.Stat_t, error)) (int, bool) {
 		return 0, false
 	}
 	st, err := look()
-	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(uint64(st.Rdev)) != nvidiaMajor {
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev_major != nvidiaMajor {
 		return 0, false
 	}
-	minor := unix.Minor(uint64(st.Rdev))
-	return int(minor), minor < minorModeset
+	return int(st.Rdev_minor), st.Rdev_minor < minorModeset
+}
+
+// typeOf asks what an open file is, without asking the server of a network file system or a FUSE daemon: one that does not answer would
+// hold the caller for ever. A hard NFS mount may still ask its server, so callers bound the time, too (Within).
+func typeOf(dir int, name string) (st unix.Statx_t, err error) {
+	return st, unix.Statx(dir, name, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
 }
 
 // Facts are what tells one process from another of the same number, and what a person would know it by.

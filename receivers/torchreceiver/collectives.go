@@ -42,6 +42,7 @@ type claim struct {
 	at    time.Time
 	names map[string]bool // of this attempt
 	ops   map[string]bool // told as an attribute
+	kept  int             // bytes of text, by the pod's budget
 }
 
 // take remembers a message, of groups that are within the bound.
@@ -53,6 +54,7 @@ func (s *claims) take(r *hook.Rank, c hook.Collectives, now time.Time) hook.Coll
 	}
 	for k, v := range s.ranks { // ranks of pods that have left
 		if now.Sub(v.at) > 10*collectivesFresh {
+			k.KeepText(v.kept, 0)
 			delete(s.ranks, k)
 		}
 	}
@@ -72,8 +74,25 @@ func (s *claims) take(r *hook.Rank, c hook.Collectives, now time.Time) hook.Coll
 		}
 	}
 	c.Groups = kept
+	if n := c.KeptText() + have.text(); r.KeepText(have.kept, n) {
+		have.kept = n
+	} else { // no room: what was kept goes, too
+		r.KeepText(have.kept, 0)
+		delete(s.ranks, r)
+		return hook.Collectives{}
+	}
 	have.last, have.at = c, now
 	return c
+}
+
+// text is how many bytes of names are remembered.
+func (c *claim) text() (n int) {
+	for _, m := range []map[string]bool{c.names, c.ops} {
+		for s := range m {
+			n += len(s)
+		}
+	}
+	return n
 }
 
 // opName is an operation without its sizes.

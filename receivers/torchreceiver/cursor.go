@@ -24,6 +24,7 @@ type cursor struct {
 	alive        time.Time // when its life was told last
 	checkpoint   uint64
 	stated       time.Time // when its state was told last
+	looked       time.Time // when the ring was read last
 }
 
 // meet makes the attributes of a ring at its first sight; what they say does not change while the ring is open.

@@ -24,7 +24,7 @@ func looks(t *testing.T, n int, change func(i int, s *hook.Snapshot)) map[string
 		s.NowMono = uint64(time.Hour) + uint64(i)*uint64(100*time.Millisecond)
 		change(i, s)
 		b := newBatch(&torchReceiver{cfg: NewDefaultConfig()}, began.Add(time.Duration(i)*100*time.Millisecond))
-		c = b.rank(c, i > 0, &hook.Rank{}, nil, s)
+		c = b.rank(c, i > 0, func(n int) int { return n }, &hook.Rank{}, nil, s)
 		if b.md.DataPointCount() == 0 {
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 const (
 	EventRankAttached = "pitcrew.train.rank_attached"
 	EventRankExited   = "pitcrew.train.rank_exited"
+	EventOverBudget   = "pitcrew.train.over_budget"
 )
 
 // event turns what the fleet tells into log records. It runs in one goroutine, in order.
@@ -36,6 +37,8 @@ func (r *torchReceiver) event(ctx context.Context, e hook.Event) {
 		}
 	case hook.RankExited:
 		r.exited(ctx, e)
+	case hook.OverBudget:
+		r.overBudget(ctx, e)
 	}
 }
 

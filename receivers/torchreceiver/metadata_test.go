@@ -62,7 +62,7 @@ func TestTheTablesAndMetadataSayTheSame(t *testing.T) {
 	for _, m := range slices.Concat(lifeMetrics, stateMetrics) {
 		check(m.about, "", false)
 	}
-	for _, m := range []about{enqueued, completed} {
+	for _, m := range []about{enqueued, completed, overBudget} {
 		check(m, "", false)
 	}
 	for _, m := range slices.Concat(paceMetrics, detailMetrics) {
@@ -76,7 +76,7 @@ func TestTheTablesAndMetadataSayTheSame(t *testing.T) {
 	if got := md.Attributes["pitcrew.phase"].Enum; !slices.Equal(got, phases) {
 		t.Errorf("phases %v, metadata.yaml says %v", phases, got)
 	}
-	for _, name := range []string{EventRankAttached, EventRankExited, EventCollectives} {
+	for _, name := range []string{EventRankAttached, EventRankExited, EventCollectives, EventOverBudget} {
 		if _, ok := md.Events[name]; !ok {
 			t.Errorf("metadata.yaml does not name the event %s", name)
 		}

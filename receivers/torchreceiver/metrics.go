@@ -160,35 +160,74 @@ func (r *torchReceiver) sampleEvery(ctx context.Context) {
 	}
 }
 
-// sample reads every ring once. cursors are the records told so far; the new ones hold only rings that are still there.
+// sample reads the rings as far as their pods' budgets allow. cursors are the records told so far; the new ones hold only rings that are
+// still there.
 func (r *torchReceiver) sample(cursors map[*hook.Ring]cursor, now time.Time) (pmetric.Metrics, map[*hook.Ring]cursor) {
 	b := newBatch(r, now)
 	next := make(map[*hook.Ring]cursor, len(cursors))
-	for _, pod := range r.fleet.Pods() {
-		for _, rank := range pod.Ranks() {
+	pods := r.fleet.Pods()
+	r.shedder.look(pods, now)
+	shares := r.ration.share(pods, now)
+	for _, pod := range pods {
+		share := shares[pod]
+		before := b.count
+		grant := func(wanted int) int { return r.ration.grant(pod, share, wanted) }
+		for i, rank := range share.ranks {
 			ring := rank.Ring()
 			if ring == nil {
+				continue
+			}
+			told, known := cursors[ring]
+			much, every := share.of(i)
+			if much == nothing || much == life && now.Sub(told.looked) < every {
+				if known {
+					next[ring] = told
+				}
 				continue
 			}
 			s, err := ring.Snapshot()
 			if err != nil {
 				continue // the fleet names it when its process ends or its file changes
 			}
-			told, known := cursors[ring]
 			if !known {
 				told.meet(pod.UID(), &s)
 			}
-			next[ring] = b.rank(told, known, rank, ring, &s)
+			told.looked = now
+			if much == life {
+				next[ring] = b.life(told, rank, &s)
+			} else {
+				next[ring] = b.rank(told, known, grant, rank, ring, &s)
+			}
 		}
+		pod.Charge(hook.Points, b.count-before)
 	}
+	r.excesses(b, pods)
 	return b.md, next
 }
 
-// rank tells what is new of a rank, and gives how far it is told now.
-func (b *batch) rank(told cursor, known bool, rank *hook.Rank, ring *hook.Ring, s *hook.Snapshot) cursor {
+// ended says whether nothing more is to be reported of a rank.
+func ended(rank *hook.Rank, s *hook.Snapshot) bool {
+	return s.Exit == hook.ExitClean || s.HeartbeatAge() > forgotten && !rank.Connected()
+}
+
+// life tells only whether a rank lives and which step it has reached. Its records are passed over.
+func (b *batch) life(told cursor, rank *hook.Rank, s *hook.Snapshot) cursor {
 	now := told
 	now.pace, now.detail = s.Written, s.Settled
-	if s.Exit == hook.ExitClean || s.HeartbeatAge() > forgotten && !rank.Connected() {
+	if ended(rank, s) {
+		return now
+	}
+	b.state(&told, s, lifeMetrics)
+	b.put(&step, &told, s, pcommon.NewTimestampFromTime(b.now), float64(s.Step))
+	now.section, now.alive = s.Section, b.now
+	return now
+}
+
+// rank tells what is new of a rank, and gives how far it is told now.
+func (b *batch) rank(told cursor, known bool, grant func(wanted int) int, rank *hook.Rank, ring *hook.Ring, s *hook.Snapshot) cursor {
+	now := told
+	now.pace, now.detail = s.Written, s.Settled
+	if ended(rank, s) {
 		return now
 	}
 	live := told.lifeDue(s, b.now)
@@ -205,7 +244,9 @@ func (b *batch) rank(told cursor, known bool, rank *hook.Rank, ring *hook.Ring, 
 		// Of the steps before the first sight only the pace is news: an agent that replaces another must know it at once.
 		told.detail = s.Settled - 1
 	}
-	records, err := ring.Records(s, min(told.pace, told.detail), maxRecords)
+	since := min(told.pace, told.detail)
+	wanted := int(min(s.Written-min(since, s.Written), maxRecords))
+	records, err := ring.Records(s, since, grant(wanted))
 	if err != nil {
 		return now
 	}
@@ -248,10 +289,11 @@ func (c *clock) at(now time.Time, nowMono, mono uint64) pcommon.Timestamp {
 
 // batch builds one export: of each job one metric for each name, one point for each rank.
 type batch struct {
-	r    *torchReceiver
-	md   pmetric.Metrics
-	jobs map[string]*group // by UID
-	now  time.Time
+	r     *torchReceiver
+	md    pmetric.Metrics
+	jobs  map[string]*group // by UID
+	now   time.Time
+	count int // points of ranks so far
 }
 
 // group is the ranks of one job: a resource of its own, so that a job's series can be brought to one gateway.
@@ -301,6 +343,7 @@ func (g *group) point(m *about) pmetric.NumberDataPoint {
 
 // put adds a point of a rank. There is room for one attribute of its own: grown to, it would take twice the memory of all.
 func (b *batch) put(m *about, c *cursor, s *hook.Snapshot, at pcommon.Timestamp, v float64) pmetric.NumberDataPoint {
+	b.count++
 	p := b.group(s.JobUID).point(m)
 	p.SetTimestamp(at)
 	if m.kind.sum && !s.StartUnix.IsZero() {

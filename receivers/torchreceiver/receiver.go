@@ -32,6 +32,8 @@ type torchReceiver struct {
 	bootID  string
 	clock   clock
 	claims  claims
+	ration  *ration
+	shedder *shedder
 
 	metrics consumer.Metrics // nil: in no such pipeline
 	logs    consumer.Logs
@@ -42,7 +44,8 @@ type torchReceiver struct {
 	unsubscribe func()
 	cancel      context.CancelFunc
 	tasks       sync.WaitGroup
-	said        map[string]time.Time // problems by text, of the event goroutine
+	said        map[string]*saying // of pods, of the event goroutine
+	reported    time.Time          // when excesses were reported as metrics; of the sampling goroutine
 }
 
 func newReceiver(set receiver.Settings, cfg *Config, forget func()) (*torchReceiver, error) {
@@ -55,7 +58,11 @@ func newReceiver(set receiver.Settings, cfg *Config, forget func()) (*torchRecei
 	if err != nil {
 		return nil, fmt.Errorf("metric pitcrew.torch.refused: %w", err)
 	}
-	return &torchReceiver{cfg: cfg, log: set.Logger, obs: obs, refused: refused, forget: forget, bootID: bootID(), said: map[string]time.Time{}}, nil
+	r := &torchReceiver{
+		cfg: cfg, log: set.Logger, obs: obs, refused: refused, forget: forget, bootID: bootID(), said: map[string]*saying{}, ration: newRation(cfg),
+	}
+	r.shedder = newShedder(cfg.MemoryLimitMiB, r.ration)
+	return r, nil
 }
 
 // bootID names this boot of the kernel; the clock of the rings starts with it. Empty where the kernel does not tell.
@@ -77,7 +84,7 @@ func (r *torchReceiver) Start(_ context.Context, host component.Host) error {
 			}
 		}
 		if r.fleet == nil {
-			r.fleet, r.ownFleet = hook.NewFleet(hook.FleetOptions{KubeletRoot: r.cfg.KubeletRoot}), true
+			r.fleet, r.ownFleet = hook.NewFleet(hook.FleetOptions{KubeletRoot: r.cfg.KubeletRoot, Budget: r.cfg.Budget}), true
 			r.fleet.Start()
 		}
 		var ctx context.Context
@@ -115,22 +122,43 @@ func (r *torchReceiver) resource(to pcommon.Resource) {
 	}
 }
 
-// sayAgain is after how long a standing problem is logged again; maxSaid bounds how many are remembered.
+// Bounds of logging what was refused: a pod chooses how often, and with which words, it goes wrong.
 const (
-	sayAgain = time.Minute
-	maxSaid  = 1000
+	sayEvery = time.Minute // each pod has sayBurst lines in it
+	sayBurst = 10
+	maxSaid  = 1000 // pods that are remembered
+	maxText  = 255  // bytes of one problem
 )
 
-// problem counts and names what was refused, each text at most once a minute: a pod chooses how often it goes wrong.
+// saying is what was logged of one pod since a time.
+type saying struct {
+	since time.Time
+	lines map[string]bool
+	more  int // lines that were left out
+}
+
+// problem counts what was refused and logs it: of one pod, each text at most once a minute and ten texts at most.
 func (r *torchReceiver) problem(pod string, err error) {
 	r.refused.Add(context.Background(), 1)
-	now, text := time.Now(), pod+err.Error()
-	if last, ok := r.said[text]; ok && now.Sub(last) < sayAgain {
+	now, text := time.Now(), hook.Clip(err.Error(), maxText)
+	s := r.said[pod]
+	if s == nil || now.Sub(s.since) >= sayEvery {
+		if s != nil && s.more > 0 {
+			r.log.Warn("more problems of this pod were not logged", zap.String("k8s.pod.uid", pod), zap.Int("problems", s.more))
+		}
+		if len(r.said) >= maxSaid {
+			clear(r.said)
+		}
+		s = &saying{since: now, lines: map[string]bool{}}
+		r.said[pod] = s
+	}
+	if s.lines[text] {
 		return
 	}
-	if len(r.said) >= maxSaid {
-		clear(r.said)
+	if len(s.lines) >= sayBurst {
+		s.more++
+		return
 	}
-	r.said[text] = now
-	r.log.Warn("refused", zap.String("k8s.pod.uid", pod), zap.Error(err))
+	s.lines[text] = true
+	r.log.Warn("refused", zap.String("k8s.pod.uid", pod), zap.String("error", text))
 }

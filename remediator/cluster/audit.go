@@ -15,22 +15,29 @@ type Write struct {
 	Incident  string
 	What      string // in a few words: "cordon", "lift finalizer"
 	DryRun    bool
+	Term      int64 // the leader's token; 0 in a process that does not lead
 
 	Done    bool          // false: about to be sent; true: answered, and the rest is valid
 	Err     error         // nil when the API server accepted it
 	Latency time.Duration // from sending to the answer
 }
 
-// write runs one request under the call's time limit, announced before and reported after. Who has lost the lease sends none.
+// write runs one request under the call's time limit, announced before and reported after. It is the only way to change the cluster: it
+// sends nothing for a leader whose lease has run out, and gives up a request that is still on its way when it runs out.
 func (c *Cluster) write(ctx context.Context, w Write, do func(context.Context) error) error {
-	if l := c.holds.Load(); l != nil && l.expired() {
-		return ErrDeposed
+	limit := c.opts.CallTimeout
+	if l := c.holds.Load(); l != nil {
+		left := l.left()
+		if left <= 0 {
+			return ErrDeposed
+		}
+		limit, w.Term = min(limit, left), l.token.Load()
 	}
 	if c.opts.Audit != nil {
 		c.opts.Audit(ctx, w)
 	}
 	began := c.opts.Now()
-	callCtx, cancel := context.WithTimeout(ctx, c.opts.CallTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, limit)
 	err := do(callCtx)
 	cancel()
 	if c.opts.Audit != nil {

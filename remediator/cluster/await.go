@@ -92,15 +92,19 @@ func (c *Cluster) awaitGang(ctx context.Context, g Gang, look func(Gang) (bool, 
 
 // Landing is where a replacement pod has come down.
 type Landing struct {
-	Node     string // empty: not bound yet
-	Reserved bool   // it is, or can only be, on the reserved node
-	Sent     bool   // it was not where it may be, and has been sent away
+	Node       string // empty: not bound yet
+	Stamped    bool   // it was created with the reservation's node selector
+	Reserved   bool   // it is, or can only be, on the reserved node
+	Equivalent bool   // it is on another node that is as good
+	Sent       bool   // it was not where it may be, and has been sent away
 }
 
-// ReadBack reads a replacement live and sends it away, by its UID, if it slipped past the reservation onto a node that is not equivalent
-// either. A pod that is not bound yet but unstamped may still land anywhere, so it is sent away as well. equivalent judges a node other
-// than the reserved one. o.Intent is called once, right before it is sent away.
-func (c *Cluster) ReadBack(ctx context.Context, m Member, reserved string, equivalent func(node string) bool, o ReplaceOptions) (Landing, error) {
+// Good reports whether the replacement may stay.
+func (l Landing) Good() bool { return l.Reserved || l.Equivalent }
+
+// Landed reads a replacement live and changes nothing. equivalent judges a node other than the reserved one; reserved is empty where the
+// scheduler was left to choose.
+func (c *Cluster) Landed(ctx context.Context, m Member, reserved string, equivalent func(node string) bool) (Landing, error) {
 	pod, err := c.getPod(ctx, m.Namespace, m.Pod)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -111,9 +115,21 @@ func (c *Cluster) ReadBack(ctx context.Context, m Member, reserved string, equiv
 		return Landing{}, staleUID("read back pod "+m.String(), m.PodUID, string(pod.UID))
 	}
 	l := Landing{Node: pod.Spec.NodeName}
-	l.Reserved = l.Node == reserved || (l.Node == "" && pod.Spec.NodeSelector[hostnameLabel] == c.hostnameOf(reserved))
-	if l.Reserved || (l.Node != "" && equivalent(l.Node)) {
-		return l, nil
+	if reserved != "" {
+		l.Stamped = pod.Spec.NodeSelector[hostnameLabel] == c.hostnameOf(reserved)
+		l.Reserved = l.Node == reserved || (l.Node == "" && l.Stamped)
+	}
+	l.Equivalent = !l.Reserved && l.Node != "" && equivalent(l.Node)
+	return l, nil
+}
+
+// ReadBack is Landed, and sends the replacement away, by its UID, if it may not stay: it slipped past its reservation, or the scheduler chose
+// a node that is not equivalent. A pod that is not bound and not stamped may still land anywhere, so it is sent away as well. o.Intent is
+// called once, right before that.
+func (c *Cluster) ReadBack(ctx context.Context, m Member, reserved string, equivalent func(node string) bool, o ReplaceOptions) (Landing, error) {
+	l, err := c.Landed(ctx, m, reserved, equivalent)
+	if err != nil || l.Good() {
+		return l, err
 	}
 	o.Intent = once(o.Intent)
 	_, err = c.ReplacePod(ctx, m, o)

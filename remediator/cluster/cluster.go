@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -60,14 +61,19 @@ type Cluster struct {
 	cfg  *rest.Config
 	kube kubernetes.Interface
 	dyn  dynamic.Interface
+	lock coordinationv1.CoordinationV1Interface // for the leader's lease alone: no other traffic delays its renewal
 	log  *slog.Logger
 
 	nodes, pods, jobs, namespaces, leases, reservations cache.SharedIndexInformer
 
+	handled []cache.InformerSynced // the handlers have been told of everything that was listed first
+	views   *views
+	slimmer *slimmer
 	jobsets jobsetWatch
 	changes signals
+	steers  steering
 	renewed renewals
-	holds   atomic.Pointer[lease] // in a term of leadership
+	holds   atomic.Pointer[lease] // of the last term of leadership; nil in a process that never led
 }
 
 // New prepares a view on the cluster that cfg leads to; it does not connect.
@@ -83,11 +89,15 @@ func New(cfg *rest.Config, opts Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
+	lock, err := kubernetes.NewForConfig(typed) // has a rate limiter of its own
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
 	dyn, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
-	c := &Cluster{opts: opts, cfg: cfg, kube: kube, dyn: dyn, log: opts.Logger}
+	c := &Cluster{opts: opts, cfg: cfg, kube: kube, dyn: dyn, lock: lock.CoordinationV1(), log: opts.Logger}
 	return c, c.prepare()
 }
 
@@ -110,7 +120,7 @@ func (c *Cluster) WaitForSync(ctx context.Context) error {
 	for _, informer := range c.informers() {
 		synced = append(synced, informer.HasSynced)
 	}
-	synced = append(synced, c.jobsets.synced)
+	synced = append(append(synced, c.handled...), c.jobsets.synced)
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return fmt.Errorf("the cluster's objects were not listed: %w; is the API server at %s reachable, and deploy/rbac.yaml applied?",
 			errors.Join(context.Cause(ctx), c.jobsets.err()), c.cfg.Host)

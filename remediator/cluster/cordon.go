@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,12 +44,16 @@ func (c *Cluster) Cordon(ctx context.Context, node, incident string) (Cordoned, 
 			owner = incident
 		}
 		done.Owner, done.Changed = owner, true
+		since, marked := n.Annotations[AnnotationSince]
+		if !marked || taintValue(n, TaintQuarantine) == "" {
+			since = c.opts.Now().UTC().Format(time.RFC3339)
+		}
 		how := cordonMade
 		if foreign {
 			how = cordonFound
 		}
 		return nodePatch{unschedulable: yes(true), taints: withTaint(n.Spec.Taints, TaintQuarantine, owner),
-			annotations: map[string]*string{AnnotationQuarantine: &owner, AnnotationCordon: &how}}, true
+			annotations: map[string]*string{AnnotationQuarantine: &owner, AnnotationCordon: &how, AnnotationSince: &since}}, true
 	})
 	return done, err
 }
@@ -72,35 +77,84 @@ func (c *Cluster) Uncordon(ctx context.Context, node, incident string) (Cordoned
 }
 
 func liftQuarantine(n *corev1.Node) nodePatch {
-	p := nodePatch{taints: withoutTaint(n.Spec.Taints, TaintQuarantine), annotations: map[string]*string{AnnotationQuarantine: nil, AnnotationCordon: nil}}
+	p := nodePatch{taints: withoutTaint(n.Spec.Taints, TaintQuarantine), annotations: map[string]*string{AnnotationQuarantine: nil, AnnotationCordon: nil, AnnotationSince: nil, AnnotationUncordoned: nil}}
 	if n.Annotations[AnnotationCordon] != cordonFound && n.Spec.Unschedulable {
 		p.unschedulable = yes(false)
 	}
 	return p
 }
 
-// Uncordoned is a quarantine that a human has lifted.
-type Uncordoned struct{ Node, Incident string }
+// Uncordoned is a quarantine that a person has lifted. By and Reason are known of one that was lifted by `pitcrew node uncordon`.
+type Uncordoned struct {
+	Node, Incident, By, Reason string
+	At                         time.Time // of the command; zero: just now
+}
 
-// OnUncordon obeys humans until ctx ends: where a quarantined node is found schedulable, someone ran kubectl uncordon, so our taint and
-// annotations go as well and obeyed is told. It begins with the nodes as they are, so what happened while nobody led is obeyed too.
+// Quarantine is a node that Pitcrew has quarantined.
+type Quarantine struct {
+	Node, Incident string
+	Since          time.Time // zero if an earlier version quarantined it
+	FoundCordoned  bool      // someone else had cordoned it before
+}
+
+// QuarantinedNodes lists the nodes that carry Pitcrew's quarantine, the oldest first. Uncordon lifts one, by its incident.
+func (c *Cluster) QuarantinedNodes() (out []Quarantine) {
+	for _, n := range c.Fleet() {
+		if n.Quarantined == "" {
+			continue
+		}
+		since, err := time.Parse(time.RFC3339, n.Annotations[AnnotationSince])
+		if err != nil {
+			since = time.Time{}
+		}
+		out = append(out, Quarantine{Node: n.Name, Incident: n.Quarantined, Since: since, FoundCordoned: n.FoundCordoned})
+	}
+	slices.SortStableFunc(out, func(a, b Quarantine) int { return a.Since.Compare(b.Since) })
+	return out
+}
+
+// OnUncordon obeys people until ctx ends: if a quarantined node is found schedulable, someone ran kubectl uncordon, so our taint, annotations
+// and condition go as well and obeyed is told. It is told as well of each quarantine that `pitcrew node uncordon` lifted. It begins with the nodes as they are, so what happened while nobody led is obeyed too. A node
+// that cannot be written is tried again after a pause that doubles from 1 s to 5 min; the others do not wait for it.
 // Only the leader may call it. It returns when ctx has ended.
 func (c *Cluster) OnUncordon(ctx context.Context, obeyed func(Uncordoned)) error {
+	tries := map[string]retry{}
 	return c.changes.await(ctx, anyNode, func() (bool, error) {
-		for _, o := range c.nodes.GetStore().List() {
-			n, ok := o.(*corev1.Node)
-			if !ok || !humanUncordoned(n) {
+		for _, n := range c.Fleet() {
+			if _, command := n.Annotations[AnnotationUncordoned]; !command && (n.Quarantined == "" || n.Unschedulable) {
+				delete(tries, n.Name)
 				continue
 			}
-			if u, err := c.obeyUncordon(ctx, n.Name); err != nil {
-				c.log.Warn("obey an uncordon", "node", n.Name, "error", err)
-				time.AfterFunc(time.Second, func() { c.changes.notify(anyNode) })
-			} else if u.Incident != "" {
-				obeyed(u)
+			if c.opts.Now().Before(tries[n.Name].next) || ctx.Err() != nil {
+				continue
 			}
+			u, err := c.obeyUncordon(ctx, n.Name)
+			if err == nil {
+				delete(tries, n.Name)
+				if u.Incident != "" {
+					obeyed(u)
+				}
+				continue
+			}
+			r := tries[n.Name].failed(c.opts.Now())
+			tries[n.Name] = r
+			c.log.Warn("obey an uncordon", "node", n.Name, "again_in", r.pause, "error", err)
+			time.AfterFunc(r.pause, func() { c.changes.notify(anyNode) })
 		}
 		return false, nil
 	})
+}
+
+// retry is when to try again what has failed.
+type retry struct {
+	next  time.Time
+	pause time.Duration
+}
+
+func (r retry) failed(now time.Time) retry {
+	r.pause = min(max(2*r.pause, time.Second), 5*time.Minute)
+	r.next = now.Add(r.pause)
+	return r
 }
 
 // We set the taint and the cordon in one PATCH, so one without the other is someone else's doing.
@@ -111,13 +165,25 @@ func humanUncordoned(n *corev1.Node) bool {
 func (c *Cluster) obeyUncordon(ctx context.Context, node string) (Uncordoned, error) {
 	u := Uncordoned{Node: node}
 	err := c.patchNode(ctx, node, "", "obey uncordon", func(n *corev1.Node) (nodePatch, bool) {
-		u.Incident = ""
-		if !humanUncordoned(n) {
-			return nodePatch{}, false
+		u = Uncordoned{Node: node}
+		command, there := commanded(n.Annotations)
+		switch {
+		case humanUncordoned(n):
+			u.Incident = taintValue(n, TaintQuarantine)
+			return liftQuarantine(n), true
+		case there && taintValue(n, TaintQuarantine) != "": // quarantined again since: the command was about an earlier quarantine
+			return nodePatch{annotations: map[string]*string{AnnotationUncordoned: nil}}, true
+		case there:
+			u.Incident, u.By, u.Reason, u.At = cmp.Or(command.Incident, "unknown"), command.By, command.Reason, command.At
+			return nodePatch{annotations: map[string]*string{AnnotationUncordoned: nil}}, true
 		}
-		u.Incident = taintValue(n, TaintQuarantine)
-		return liftQuarantine(n), true
+		return nodePatch{}, false
 	})
+	if err == nil && u.Incident != "" {
+		if _, err := c.unsetCondition(ctx, node); err != nil { // the uncordon is obeyed all the same; the next incident says it anew
+			c.log.Warn("remove the condition of an uncordoned node", "node", node, "error", err)
+		}
+	}
 	return u, err
 }
 

@@ -24,7 +24,10 @@ var (
 	ErrReserved    = errors.New("the node is reserved by another incident")
 	ErrQuarantined = errors.New("the node is quarantined by another incident")
 	ErrDeposed     = errors.New("the lease has run out, so another remediator may lead by now; nothing was sent")
-	ErrNoPolicy    = errors.New("the placement policy is not in force")
+	ErrHeld        = errors.New("it is on hold; remove the annotation pitcrew.dev/hold")
+	ErrSuspended   = errors.New("someone else suspended it")
+	ErrStuck       = errors.New("pods do not end")
+	ErrNoPolicy    = errors.New("replacements are not steered on this cluster") // every *Unsteered is one
 )
 
 // Retriable says whether the same call can succeed later without anyone changing anything.

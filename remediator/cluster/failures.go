@@ -128,8 +128,9 @@ func endedBy(j *batchv1.Job, pods []leaver, failed int) string {
 	return ""
 }
 
-// killed are the exit codes of a process that SIGTERM and SIGKILL end. Another code, of one that ends by itself when told to, is not known before.
-var killed = []int32{143, 137}
+// killed are the exit codes of a pod that is told to go: of a process that SIGTERM or SIGKILL ends, and of torchrun and the launcher, which end with 1 on
+// SIGTERM. Another program's own code is not known before.
+var killed = []int32{143, 137, 1}
 
 // disruption is what a policy does to a pod that goes, marked as disrupted or not, by its first rule that matches. Of rules about exit codes one that gives up counts
 // if it could match.

@@ -29,19 +29,24 @@ const (
 
 // Gang is a workload whose pods only work together, as the watches show it.
 type Gang struct {
-	Job         event.Job // the Job, or the JobSet that owns the Jobs
-	Kind        Kind
-	Launcher    bool     // its containers run pitcrew_torch.run, so a single pod can be replaced
-	Size        int      // members when complete
-	Members     []Member // by index, the current pod of each; an index without a pod is missing here
-	Leaving     []Member // pods that are being deleted, or ended and were replaced
-	OptIn       bool     // its owner, or else its namespace, wants healing
-	Held        string   // why nobody may touch it; empty: nobody asked for that
-	Suspended   bool
-	Finished    string // Complete or Failed; empty while it runs
-	Queued      bool   // Kueue admits it, so suspending is Kueue's
-	Restarts    int    // JobSet: whole restarts so far
-	RestartsMax int    // JobSet: that its failure policy allows
+	Job       event.Job // the Job, or the JobSet that owns the Jobs
+	Kind      Kind
+	Launcher  bool     // its containers run pitcrew_torch.run, so a single pod can be replaced
+	Size      int      // members when complete
+	Members   []Member // by index, the current pod of each; an index without a pod is missing here
+	Leaving   []Member // pods that are being deleted, or ended and were replaced
+	OptIn     bool     // its owner, or else its namespace, wants healing
+	Held      string   // why nobody may touch it; empty: nobody asked for that
+	Suspended bool
+	Finished  string // Complete or Failed; empty while it runs
+	Queued    bool   // Kueue admits it, so suspending is Kueue's
+
+	Labels          map[string]string // of the Job or JobSet; shared with the watch: read only
+	Annotations     map[string]string // of the Job or JobSet; shared with the watch: read only
+	NamespaceLabels map[string]string // shared with the watch: read only
+	PriorityClass   string            // of its first pod template that names one
+	Restarts        int               // JobSet: whole restarts so far
+	RestartsMax     int               // JobSet: that its failure policy allows
 
 	jobs []*batchv1.Job
 }
@@ -225,9 +230,16 @@ func (c *Cluster) fill(g *Gang, top metav1.ObjectMeta, place func(*batchv1.Job) 
 		g.Held = held(ns.Annotations)
 	}
 	g.Queued = labelOf(top, kueueQueue) != ""
+	g.Labels, g.Annotations = top.Labels, top.Annotations
+	if ns != nil {
+		g.NamespaceLabels = ns.Labels
+	}
 	current := map[int]Member{}
 	for _, job := range g.jobs {
 		g.Launcher = g.Launcher || runsLauncher(&job.Spec.Template)
+		if g.PriorityClass == "" {
+			g.PriorityClass = job.Spec.Template.Spec.PriorityClassName
+		}
 		global, offset := place(job)
 		for _, pod := range indexed[*corev1.Pod](c.pods, byOwner, string(job.UID)) {
 			m, ok := member(pod, job, global, offset)

@@ -59,7 +59,7 @@ func TestAGangIsFoundByAnyOfItsPodsAndByItsJob(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	for count, want := range map[string]bool{"8": true, "4": false, "": false} {
-		if ok, _ := r.Affinity(placement.Node{Labels: map[string]string{"nvidia.com/gpu.count": count}}); ok != want {
+		if ok, _ := r.Affinity(&placement.Node{Labels: map[string]string{"nvidia.com/gpu.count": count}}); ok != want {
 			t.Errorf("affinity with %q GPUs: %v", count, ok)
 		}
 	}

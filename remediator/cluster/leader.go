@@ -21,15 +21,21 @@ type LeaderOptions struct {
 	Retry    time.Duration // between tries; default two fifteenths of Duration
 }
 
-// Lead is a term of leadership. Its token grows with every change of leader: who holds a smaller one has been replaced.
+// Lead is a term of leadership. Its token grows with every change of leader: a smaller one belongs to a leader that was replaced.
 type Lead struct {
 	Identity string
 	Token    int64
+
+	lease *lease
 }
+
+// Valid reports whether the lease of this term has not run out, so that nobody else can lead yet. It needs no API server and no timer: a
+// process that was stopped for a while sees it at once. A Lead that Leader did not hand out is never valid.
+func (l Lead) Valid() bool { return l.lease != nil && !l.lease.expired() }
 
 // Leader runs for leadership until ctx ends and calls lead in each term it wins. The context of lead ends with the term; only when lead has
 // returned does the next candidacy begin, or Leader return. A leader that ends in order gives the lease back, so the next one need not wait.
-// Within a term nothing is written once the lease has run out, even before the context has ended: ErrDeposed.
+// Nothing is written once the lease has run out, even before the context of lead has ended, nor between two terms: ErrDeposed.
 func (c *Cluster) Leader(ctx context.Context, o LeaderOptions, lead func(context.Context, Lead) error) error {
 	if o.Identity == "" {
 		return errors.New("leader election: the candidate has no identity")
@@ -58,6 +64,8 @@ type lease struct {
 	duration time.Duration
 	now      func() time.Time
 	renewed  atomic.Pointer[time.Time] // when the last write of it that was accepted had been begun
+	token    atomic.Int64              // of the term
+	over     atomic.Bool               // the term has ended
 }
 
 func (l *lease) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
@@ -77,10 +85,16 @@ func (l *lease) renew(write func() error) error {
 	return err
 }
 
-// expired reports that another may lead by now. It needs no timer to have run: a process that was stopped for a while sees it at once.
-func (l *lease) expired() bool {
+// expired reports that another may lead by now.
+func (l *lease) expired() bool { return l.left() <= 0 }
+
+// left is how long nobody else can lead for certain.
+func (l *lease) left() time.Duration {
 	at := l.renewed.Load()
-	return at == nil || l.now().Sub(*at) >= l.duration
+	if at == nil || l.over.Load() {
+		return 0
+	}
+	return l.duration - l.now().Sub(*at)
 }
 
 // RecordEvent is called by the elector the moment it has won, and when it stops.
@@ -88,7 +102,7 @@ func (l *lease) RecordEvent(string) { l.won.Store(true) }
 
 func (c *Cluster) lease(o LeaderOptions) *lease {
 	return &lease{duration: o.Duration, now: c.opts.Now, LeaseLock: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Name: o.Name, Namespace: c.opts.Namespace},
-		Client: c.kube.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity}}}
+		Client: c.lock, LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity}}}
 }
 
 // term is one candidacy and, where it is won, the term that follows. The election's context outlives ctx for as long as lead needs to
@@ -111,8 +125,8 @@ func (c *Cluster) term(ctx context.Context, o LeaderOptions, lead func(context.C
 				defer end()
 				defer context.AfterFunc(ctx, end)()
 				c.holds.Store(lock)
-				err := c.inTerm(term, o, lead)
-				c.holds.Store(nil)
+				err := c.inTerm(term, o, lock, lead)
+				lock.over.Store(true) // what lead left running writes nothing any more
 				result <- err
 			},
 			OnStoppedLeading: func() {},
@@ -144,14 +158,15 @@ func (c *Cluster) giveBack(ctx context.Context, o LeaderOptions) {
 	}
 }
 
-func (c *Cluster) inTerm(term context.Context, o LeaderOptions, lead func(context.Context, Lead) error) error {
+func (c *Cluster) inTerm(term context.Context, o LeaderOptions, lock *lease, lead func(context.Context, Lead) error) error {
 	record, _, err := c.lease(o).Get(term)
 	if err != nil || record.HolderIdentity != o.Identity {
 		c.log.Warn("leader election: the lease was lost as it was won", "error", err)
 		return nil
 	}
 	c.log.Info("leading", "identity", o.Identity, "token", record.LeaderTransitions)
-	err = lead(term, Lead{Identity: o.Identity, Token: int64(record.LeaderTransitions)})
+	lock.token.Store(int64(record.LeaderTransitions))
+	err = lead(term, Lead{Identity: o.Identity, Token: int64(record.LeaderTransitions), lease: lock})
 	if term.Err() != nil {
 		return nil // the term ended, not the work
 	}

@@ -159,7 +159,11 @@ func TestALeaderWhoseLeaseHasRunOutWritesNothingMore(t *testing.T) {
 	}()
 	<-checked
 	<-ended
-	if _, err := c.Cordon(within(t), "a2", "inc-1"); err != nil { // where nobody is elected, nobody is deposed
+	if _, err := c.Cordon(within(t), "a2", "inc-1"); !errors.Is(err, cluster.ErrDeposed) { // work that outlived the term
+		t.Errorf("it cordoned after its term: %v", err)
+	}
+	never := start(t, asRemediator(s), cluster.Options{})
+	if _, err := never.Cordon(within(t), "a2", "inc-1"); err != nil { // a process that takes part in no election is not deposed
 		t.Error(err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,28 +15,32 @@ import (
 // MayReplace asks whether all of these pods could be evicted now, one right after the other, and changes nothing: each by an eviction that is
 // a dry run, and all together by what their budgets have left, since dry runs do not add up. ErrBudget: a PodDisruptionBudget forbids it, and
 // the error says which. ErrFails: without FastReplace one of their Jobs would end by it. A pod that has gone or is going needs nobody's leave,
-// and one that is to be deleted by force only that of its Job.
+// and one that is to be deleted by force only that of its Job. ErrHeld: one of them is on a node that is on hold.
 func (c *Cluster) MayReplace(ctx context.Context, pods []Member, o RecreateOptions) error {
+	if err := c.untouchable(pods); err != nil {
+		return err
+	}
+	asked := make([]*leaver, len(pods))
+	running, each := errgroup.WithContext(ctx)
+	running.SetLimit(atOnce)
+	for i, m := range pods {
+		running.Go(func() (err error) {
+			asked[i], err = c.mayLeave(each, m, o)
+			return err
+		})
+	}
+	if err := running.Wait(); err != nil {
+		return err
+	}
 	var healthy []*corev1.Pod
 	var gone []leaver
-	for _, m := range pods {
-		if o.Force != nil && o.Force(m) {
-			if pod, err := c.getPod(ctx, m.Namespace, m.Pod); err == nil && string(pod.UID) == m.PodUID && !ended(pod) {
-				gone = append(gone, leaver{pod, true})
-			} else if err != nil && !apierrors.IsNotFound(err) {
-				return wrap("ask whether pod "+m.String()+" may go", err)
-			}
+	for _, l := range asked {
+		if l == nil {
 			continue
 		}
-		pod, err := c.mayEvict(ctx, m, ReplaceOptions{Incident: o.Incident, GraceSeconds: o.GraceSeconds})
-		if err != nil {
-			return err
-		}
-		if pod != nil {
-			gone = append(gone, leaver{pod, false})
-		}
-		if pod != nil && isReady(pod) { // the eviction of any other takes nothing from a budget
-			healthy = append(healthy, pod)
+		gone = append(gone, *l)
+		if !l.forced && isReady(l.Pod) { // the eviction of any other takes nothing from a budget
+			healthy = append(healthy, l.Pod)
 		}
 	}
 	if !o.FastReplace {
@@ -49,9 +54,31 @@ func (c *Cluster) MayReplace(ctx context.Context, pods []Member, o RecreateOptio
 	return c.budgetsLast(ctx, healthy)
 }
 
+// mayLeave asks about one pod; nil: it needs nobody's leave.
+func (c *Cluster) mayLeave(ctx context.Context, m Member, o RecreateOptions) (*leaver, error) {
+	if o.Force == nil || !o.Force(m) {
+		pod, err := c.mayEvict(ctx, m, ReplaceOptions{Incident: o.Incident, GraceSeconds: o.GraceSeconds})
+		if pod == nil || err != nil {
+			return nil, err
+		}
+		return &leaver{pod, false}, nil
+	}
+	pod, err := c.getPod(ctx, m.Namespace, m.Pod)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (string(pod.UID) != m.PodUID || ended(pod)):
+		return nil, nil
+	case err != nil:
+		return nil, wrap("ask whether pod "+m.String()+" may go", err)
+	}
+	return &leaver{pod, true}, nil
+}
+
 // MayRecreate asks MayReplace about every pod that RecreateGang would evict. A suspension evicts none: the Job controller, which asks no
-// budget, deletes them.
+// budget, deletes them; but no gang begins anew that has a pod on a node that is on hold.
 func (c *Cluster) MayRecreate(ctx context.Context, g Gang, o RecreateOptions) error {
+	if err := c.untouchable(g.Members); err != nil {
+		return fmt.Errorf("recreate %s %s/%s: %w", g.Job.Kind, g.Job.Namespace, g.Job.Name, err)
+	}
 	switch g.way(o) {
 	case ByFastReplace:
 		return c.MayReplace(ctx, g.Members, o)

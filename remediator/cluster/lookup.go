@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/fleet"
 )
 
 // GangsAt finds the gangs that a target touches, by the most specific part that it names: pod, job, else every gang with a pod on the
@@ -53,26 +54,24 @@ func (c *Cluster) GangsAt(ctx context.Context, t event.Target) ([]Gang, error) {
 	return out, nil
 }
 
-// Changes wakes at each change of a job, its pods or any node. Call cancel when done.
+// Changes is Wakes for callers that any node can help.
 func (c *Cluster) Changes(jobUID string) (woken <-chan struct{}, cancel func()) {
-	job, stop1 := c.changes.subscribe(jobUID)
-	nodes, stop2 := c.changes.subscribe(anyNode)
-	out, done := make(chan struct{}, 1), make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-done:
-				return
-			case <-job:
-			case <-nodes:
-			}
-			select {
-			case out <- struct{}{}:
-			default:
-			}
+	return c.Wakes(jobUID, func(*fleet.Node) bool { return true })
+}
+
+// Wakes signals each change of a job and its pods, and each node that became more usable and helps: it is new, or became ready, uncordoned,
+// unreserved, free of a taint, a hold or a condition, or has more of a resource free than before. helps is called on the watch's goroutine with
+// the node as it is now; it must be fast and must not call Cluster. nil: no node helps. Several changes are one signal. Call cancel when done.
+func (c *Cluster) Wakes(jobUID string, helps func(*fleet.Node) bool) (woken <-chan struct{}, cancel func()) {
+	woken, stop := c.changes.subscribe(jobUID)
+	if helps == nil {
+		return woken, stop
+	}
+	return woken, c.views.onUsable(func(n *fleet.Node) {
+		if helps(n) {
+			c.changes.notifyOne(jobUID, woken)
 		}
-	}()
-	return out, func() { close(done); stop1(); stop2() }
+	}, stop)
 }
 
 // Member is the pod that stands for an index; without a PodUID where there is none now.

@@ -16,12 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew/pitcrew/deploy"
 	"github.com/pitcrew/pitcrew/event"
@@ -41,45 +37,11 @@ func kube(t testing.TB) *sandbox.Sandbox {
 	t.Helper()
 	s := sandboxtest.Cluster(t)
 	installed.Do(func() {
-		apply(t, s.Config(), deploy.RBAC)
-		c, err := cluster.New(s.Config(), cluster.Options{})
-		if err != nil {
+		if err := s.Apply(t.Context(), deploy.RBAC, deploy.RBACEnforce, deploy.RemediatorBounds, deploy.PlacementPolicy); err != nil {
 			t.Fatal(err)
-		}
-		if how, err := c.EnsurePlacementPolicy(t.Context()); err != nil || how != cluster.SteerPolicy {
-			t.Fatalf("placement policy: %s, %v", how, err)
 		}
 	})
 	return s
-}
-
-// apply does what kubectl apply --server-side does.
-func apply(t testing.TB, cfg *rest.Config, manifest []byte) {
-	t.Helper()
-	dyn, err := dynamic.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resources := map[string]string{"Namespace": "namespaces", "ServiceAccount": "serviceaccounts", "ClusterRole": "clusterroles",
-		"ClusterRoleBinding": "clusterrolebindings", "Role": "roles", "RoleBinding": "rolebindings"}
-	for doc := range strings.SplitSeq(string(manifest), "\n---\n") {
-		o := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
-			t.Fatal(err)
-		}
-		gv, _ := schema.ParseGroupVersion(o.GetAPIVersion())
-		r, ok := resources[o.GetKind()]
-		if !ok {
-			t.Fatalf("kind %s", o.GetKind())
-		}
-		var client dynamic.ResourceInterface = dyn.Resource(gv.WithResource(r))
-		if o.GetNamespace() != "" {
-			client = dyn.Resource(gv.WithResource(r)).Namespace(o.GetNamespace())
-		}
-		if _, err := client.Apply(t.Context(), o.GetName(), o, metav1.ApplyOptions{FieldManager: "test", Force: true}); err != nil {
-			t.Fatalf("apply %s %s: %v", o.GetKind(), o.GetName(), err)
-		}
-	}
 }
 
 // asRemediator is a configuration with the remediator's rights and nothing more. What it asks for is noted for the test of deploy/rbac.yaml.

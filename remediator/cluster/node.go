@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -15,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// NodeState is a node as the watches show it.
+// NodeState is a node as the watches show it: fleet.Node, and the age of its lease.
 type NodeState struct {
 	Name          string
 	UID           string
@@ -30,22 +29,26 @@ type NodeState struct {
 	Leased        bool              // a lease was seen
 	LeaseAge      time.Duration     // since its lease was last seen to move, by our clock; counts from our own start
 	KubeletAddr   string            // host:port; empty when the node names no address
-	Labels        map[string]string // a copy
-	Annotations   map[string]string // a copy
+	Labels        map[string]string // shared with the watch: read only
+	Annotations   map[string]string // shared with the watch: read only
 }
 
 // NodeState tells what the watches know of a node; ErrNotFound where they know none.
 func (c *Cluster) NodeState(name string) (NodeState, error) {
-	n, ok := cached[*corev1.Node](c.nodes, name)
-	if !ok {
-		return NodeState{}, fmt.Errorf("node %s: %w", name, ErrNotFound)
+	n, err := c.Node(name)
+	if err != nil {
+		return NodeState{}, err
 	}
-	s := NodeState{Name: n.Name, UID: string(n.UID), BootID: n.Status.NodeInfo.BootID, Unschedulable: n.Spec.Unschedulable,
-		Quarantined: taintValue(n, TaintQuarantine), Reserved: taintValue(n, TaintReserved), FoundCordoned: n.Annotations[AnnotationCordon] == cordonFound,
-		Held: held(n.Annotations), Ready: conditionOf(n, corev1.NodeReady) == corev1.ConditionTrue,
-		Healthy: string(conditionOf(n, ConditionHealthy)), KubeletAddr: kubeletAddr(n), Labels: maps.Clone(n.Labels), Annotations: maps.Clone(n.Annotations)}
-	s.LeaseAge, s.Leased = c.renewed.age(name, c.opts.Now())
+	s := NodeState{Name: n.Name, UID: n.UID, BootID: n.BootID, Unschedulable: n.Unschedulable, Quarantined: n.Quarantined, Reserved: n.Reserved,
+		FoundCordoned: n.FoundCordoned, Held: n.Held, Ready: n.Ready, Healthy: n.Healthy, KubeletAddr: n.KubeletAddr, Labels: n.Labels, Annotations: n.Annotations}
+	s.LeaseAge, s.Leased = c.LeaseAge(name)
 	return s, nil
+}
+
+// LeaseAge is how long ago the node's lease was last seen to move, by this machine's clock; false if no lease was seen. It counts from this
+// process's start, since the node's own clock may be wrong.
+func (c *Cluster) LeaseAge(node string) (time.Duration, bool) {
+	return c.renewed.age(node, c.opts.Now())
 }
 
 // NodeNames lists the nodes that the watch knows.

@@ -16,74 +16,94 @@ import (
 	"github.com/pitcrew/pitcrew/deploy"
 )
 
-// Steering is how a replacement pod can be sent to its reserved node on this cluster.
-type Steering string
-
-// From the best way down.
-const (
-	SteerPolicy Steering = "policy" // the placement policy stamps it
-	SteerCordon Steering = "cordon" // the scheduler chooses, and cordons keep it off bad nodes
-)
-
 // policyKinds are the objects of deploy/placement-policy.yaml.
 var policyKinds = map[string]schema.GroupVersionResource{
 	"MutatingAdmissionPolicy":        admissionv1.SchemeGroupVersion.WithResource("mutatingadmissionpolicies"),
 	"MutatingAdmissionPolicyBinding": admissionv1.SchemeGroupVersion.WithResource("mutatingadmissionpolicybindings"),
 }
 
-// EnsurePlacementPolicy puts the placement policy in force where the API server has MutatingAdmissionPolicy v1 (Kubernetes 1.36), and
-// says which way of steering this cluster has. The remediator's own account may only look whether the policy is there; then ErrNoPolicy
-// says that an administrator has to apply the file. A pod that cannot be steered is kept off bad nodes by their cordon alone.
-func (c *Cluster) EnsurePlacementPolicy(ctx context.Context) (Steering, error) {
-	const op = "placement policy"
-	ok, err := c.served(ctx, policyKinds["MutatingAdmissionPolicy"])
+// DecideSteering finds out how this cluster steers replacements, and remembers it for Steering: by the placement policy where the API server
+// has MutatingAdmissionPolicy v1 (Kubernetes 1.36) and an administrator or the chart has installed it, else by the webhook where that is
+// installed. It changes nothing. SteerCordon comes with an *Unsteered; any other error is the API server's and decides nothing.
+func (c *Cluster) DecideSteering(ctx context.Context) (Steering, error) {
+	how, err := c.lookForSteering(ctx)
+	var u *Unsteered
+	if err != nil && !errors.As(err, &u) {
+		return "", fmt.Errorf("how replacements are steered: %w", err)
+	}
+	c.steers.decide(how, u, c.opts.Now())
+	return how, err
+}
+
+func (c *Cluster) lookForSteering(ctx context.Context) (Steering, error) {
+	served, err := c.served(ctx, policyKinds["MutatingAdmissionPolicy"])
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", op, err)
+		return "", err
 	}
-	if !ok {
-		return SteerCordon, nil
+	none := &Unsteered{Reason: UnsteeredAbsent}
+	if served {
+		err := c.policyInForce(ctx)
+		if err == nil {
+			return SteerPolicy, nil
+		}
+		if !errors.Is(err, ErrNoPolicy) {
+			return "", err
+		}
+		none = &Unsteered{Reason: UnsteeredMissing, Err: err}
 	}
+	installed, err := c.webhookInstalled(ctx)
+	switch {
+	case err != nil:
+		return "", err
+	case installed:
+		return SteerWebhook, nil
+	}
+	return SteerCordon, none
+}
+
+// policyInForce compares what is installed with deploy/placement-policy.yaml. ErrNoPolicy: it is missing or says something else.
+func (c *Cluster) policyInForce(ctx context.Context) error {
 	for doc := range strings.SplitSeq(string(deploy.PlacementPolicy), "\n---\n") {
 		want := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(doc), &want.Object); err != nil {
-			return "", fmt.Errorf("%s: deploy/placement-policy.yaml: %w", op, err)
+			return fmt.Errorf("deploy/placement-policy.yaml: %w", err)
 		}
 		if want.GetKind() == "MutatingAdmissionPolicyBinding" {
 			if err := unstructured.SetNestedField(want.Object, c.opts.Namespace, "spec", "paramRef", "namespace"); err != nil {
-				return "", fmt.Errorf("%s: %w", op, err)
+				return err
 			}
 		}
-		if err := c.ensure(ctx, want); err != nil {
-			return "", fmt.Errorf("%s: %w", op, err)
+		kind, name := want.GetKind(), want.GetName()
+		have, err := read(ctx, c, func(ctx context.Context) (*unstructured.Unstructured, error) {
+			return c.dyn.Resource(policyKinds[kind]).Get(ctx, name, metav1.GetOptions{})
+		})
+		switch {
+		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+			return fmt.Errorf("%s %s: %w: %w", kind, name, ErrNoPolicy, err)
+		case err != nil:
+			return wrap(kind+" "+name, err)
+		case !contains(have.Object["spec"], want.Object["spec"]):
+			return fmt.Errorf("%s %s differs from deploy/placement-policy.yaml: %w", kind, name, ErrNoPolicy)
 		}
 	}
-	return SteerPolicy, nil
+	return nil
 }
 
-// ensure applies an object unless what is there already has all that it says.
-func (c *Cluster) ensure(ctx context.Context, want *unstructured.Unstructured) error {
-	kind, name := want.GetKind(), want.GetName()
-	client := c.dyn.Resource(policyKinds[kind])
-	have, err := read(ctx, c, func(ctx context.Context) (*unstructured.Unstructured, error) {
-		return client.Get(ctx, name, metav1.GetOptions{})
+// webhookInstalled reports whether the API server is told to call the remediator's webhook, with a certificate to believe.
+func (c *Cluster) webhookInstalled(ctx context.Context) (bool, error) {
+	have, err := read(ctx, c, func(ctx context.Context) (*admissionv1.MutatingWebhookConfiguration, error) {
+		return c.kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, PlacementPolicyName, metav1.GetOptions{})
 	})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
-		return wrap(kind+" "+name, err)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return false, nil
 	}
-	if err == nil && contains(have.Object["spec"], want.Object["spec"]) {
-		return nil
+	if err != nil {
+		return false, wrap("MutatingWebhookConfiguration "+PlacementPolicyName, err)
 	}
-	err = c.write(ctx, Write{Verb: "apply", Kind: kind, Name: name, What: "placement policy"}, func(ctx context.Context) error {
-		_, err := client.Apply(ctx, name, want, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
-		return err
-	})
-	if apierrors.IsForbidden(err) {
-		return errors.Join(fmt.Errorf("%s %s is missing or differs: %w: run kubectl apply -f deploy/placement-policy.yaml", kind, name, ErrNoPolicy), err)
-	}
-	return wrap(kind+" "+name, err)
+	return len(have.Webhooks) > 0 && len(have.Webhooks[0].ClientConfig.CABundle) > 0, nil
 }
 
-// contains says whether have says everything that want says; the API server adds defaults.
+// contains reports whether have holds everything that want holds; the API server adds defaults.
 func contains(have, want any) bool {
 	switch want := want.(type) {
 	case map[string]any:

@@ -167,7 +167,7 @@ func TestASlimPodKeepsWhatIsRead(t *testing.T) {
 	p.Spec.Containers = []corev1.Container{{Name: "a", Env: []corev1.EnvVar{{Name: "BULK"}}, Resources: corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
 	p.Status.Phase = corev1.PodRunning
-	o, err := slimPod(p)
+	o, err := newSlimmer().pod(p)
 	if err != nil {
 		t.Fatal(err)
 	}

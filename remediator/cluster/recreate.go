@@ -1,16 +1,16 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // Way is how a whole gang was made to begin anew.
@@ -30,6 +30,23 @@ type RecreateOptions struct {
 	GraceSeconds int64                            // default 1
 	Force        func(Member) bool                // pods on lost nodes, which no kubelet will end
 	Intent       func(context.Context, Way) error // called once, before anything is changed
+	Within       time.Duration                    // bounds a suspension, counted from its beginning also after a crash; default 5 min
+	May          func() error                     // asked before each pod and every second of a wait; its error stops the recreation
+}
+
+func (o *RecreateOptions) defaults() {
+	if o.GraceSeconds == 0 {
+		o.GraceSeconds = 1
+	}
+	if o.Force == nil {
+		o.Force = func(Member) bool { return false }
+	}
+	if o.Within == 0 {
+		o.Within = 5 * time.Minute
+	}
+	if o.May == nil {
+		o.May = func() error { return nil }
+	}
 }
 
 // Recreation is what was done to a gang.
@@ -45,18 +62,20 @@ type Recreation struct {
 //
 // Where FastReplace is allowed and every pod runs, each is replaced so. Otherwise a JobSet whose Jobs fail at their first lost pod and which
 // has restarts left is made to restart by evicting one; everything else is suspended and resumed. ErrUnsupported: a queue admits it, so
-// only the queue may suspend it.
+// only the queue may suspend it. ErrSuspended: someone else suspended it. ErrHeld: a pod is on a node that is on hold; nothing was changed.
+// ErrStuck, as a *StuckError: pods did not end in time, and the gang is still suspended; repeat the call once they have gone, or Unsuspend.
 func (c *Cluster) RecreateGang(ctx context.Context, g Gang, o RecreateOptions) (Recreation, error) {
 	op := fmt.Sprintf("recreate %s %s/%s", g.Job.Kind, g.Job.Namespace, g.Job.Name)
-	if o.GraceSeconds == 0 {
-		o.GraceSeconds = 1
-	}
-	if o.Force == nil {
-		o.Force = func(Member) bool { return false }
-	}
+	o.defaults()
 	done := Recreation{Way: g.way(o), Outcomes: map[string]Outcome{}, Backoff: g.backoff(c.opts.Now())}
 	if done.Way == BySuspend && g.Queued {
 		return done, fmt.Errorf("%s: %w: Kueue admits it and would undo a suspension; allow fastReplace", op, ErrUnsupported)
+	}
+	if err := c.untouchable(g.Members); err != nil {
+		return done, fmt.Errorf("%s: %w", op, err)
+	}
+	if err := o.May(); err != nil {
+		return done, fmt.Errorf("%s: %w", op, err)
 	}
 	if o.Intent != nil {
 		if err := o.Intent(ctx, done.Way); err != nil {
@@ -122,24 +141,43 @@ func (g Gang) backoff(now time.Time) time.Duration {
 	return longest
 }
 
-// replaceAll makes the pods go at once; each of them may fail alone.
+// untouchable is ErrHeld if one of the pods is on a node that is on hold.
+func (c *Cluster) untouchable(pods []Member) error {
+	for _, m := range pods {
+		if n := c.views.get(m.Node); n != nil && n.Held != "" && !m.terminal() {
+			return fmt.Errorf("pod %s: %w: node %s: %s", m, ErrHeld, n.Name, n.Held)
+		}
+	}
+	return nil
+}
+
+// atOnce bounds how many pods are asked about or replaced at the same time.
+const atOnce = 16
+
+// replaceAll makes the pods go; each of them may fail alone.
 func (c *Cluster) replaceAll(ctx context.Context, pods []Member, o RecreateOptions, done *Recreation) error {
-	var wait sync.WaitGroup
+	var running errgroup.Group
+	running.SetLimit(atOnce)
 	var mu sync.Mutex
 	var errs []error
 	for _, m := range pods {
-		wait.Go(func() {
-			outcome, err := c.ReplacePod(ctx, m, ReplaceOptions{Incident: o.Incident, FastReplace: true, GraceSeconds: o.GraceSeconds, Force: o.Force(m)})
+		running.Go(func() error {
+			var outcome Outcome
+			err := cmp.Or(ctx.Err(), o.May())
+			if err == nil {
+				outcome, err = c.ReplacePod(ctx, m, ReplaceOptions{Incident: o.Incident, FastReplace: true, GraceSeconds: o.GraceSeconds, Force: o.Force(m)})
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				errs = append(errs, err)
-				return
+				return nil
 			}
 			done.Outcomes[m.PodUID] = outcome
+			return nil
 		})
 	}
-	wait.Wait()
+	_ = running.Wait()
 	return errors.Join(errs...)
 }
 
@@ -162,65 +200,6 @@ func (c *Cluster) restartJobSet(ctx context.Context, g Gang, o RecreateOptions, 
 		done.Outcomes[m.PodUID] = outcome
 	}
 	return err
-}
-
-// suspendAndResume lets the Job controller take all pods away, which counts as no failure, and make them anew. The controller deletes
-// them with the grace of their own, which may be long, so it is shortened; not before the controller has let go of a pod, or it would
-// count our deletion as a failure. When this is left halfway, the gang stays suspended until RecreateGang is called again.
-func (c *Cluster) suspendAndResume(ctx context.Context, g Gang, o RecreateOptions, done *Recreation) error {
-	if err := c.setSuspend(ctx, g, o.Incident, true); err != nil {
-		return err
-	}
-	err := c.awaitGang(ctx, g, func(now Gang) (bool, error) {
-		left := false
-		for _, m := range append(now.Members, now.Leaving...) {
-			if m.terminal() && !m.Deleting {
-				continue // it had ended before
-			}
-			left = true
-			if _, told := done.Outcomes[m.PodUID]; told || !m.Deleting || m.tracked {
-				continue
-			}
-			grace := o.GraceSeconds
-			if o.Force(m) {
-				grace = 0
-			}
-			if m.grace > grace || o.Force(m) {
-				if err := c.DeleteByUID(ctx, m, o.Incident, grace); err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrStale) {
-					return false, err
-				}
-			}
-			done.Outcomes[m.PodUID] = Evicted
-		}
-		return !left, nil
-	})
-	if err != nil {
-		return fmt.Errorf("end its pods; it is suspended and has to be resumed: %w", err)
-	}
-	return c.setSuspend(ctx, g, o.Incident, false)
-}
-
-// setSuspend suspends or resumes the top object; a JobSet passes it on to its Jobs.
-func (c *Cluster) setSuspend(ctx context.Context, g Gang, incident string, suspend bool) error {
-	what := map[bool]string{true: "suspend", false: "resume"}[suspend]
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": g.Job.UID}, "spec": map[string]any{"suspend": suspend}})
-	if err != nil {
-		return err
-	}
-	w := Write{Verb: "patch", Kind: g.Job.Kind, Namespace: g.Job.Namespace, Name: g.Job.Name, UID: g.Job.UID, Incident: incident, What: what}
-	err = c.write(ctx, w, func(ctx context.Context) error {
-		opts := metav1.PatchOptions{FieldManager: fieldManager}
-		if g.Kind == KindJobSet {
-			_, err := c.dyn.Resource(jobsetResource).Namespace(g.Job.Namespace).Patch(ctx, g.Job.Name, types.MergePatchType, body, opts)
-			return err
-		}
-		_, err := c.kube.BatchV1().Jobs(g.Job.Namespace).Patch(ctx, g.Job.Name, types.MergePatchType, body, opts)
-		return err
-	})
-	if apierrors.IsConflict(err) {
-		return fmt.Errorf("%s: %w: %w", what, ErrStale, err) // the only precondition is the UID
-	}
-	return wrap(what, err)
 }
 
 // DeleteByUID deletes exactly this pod. A pod that is being deleted gets the shorter of the two graces.

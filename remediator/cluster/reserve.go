@@ -13,32 +13,38 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	jobsetv1alpha2 "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
 // Reservation promises a node to one member of a gang, or to whatever the owner creates next.
 type Reservation struct {
-	Incident string
-	Node     string
-	OwnerUID string // UID of the Job that owns the replacement pod, see Member.OwnerUID
-	Index    *int   // its completion index, see Member.CompletionIndex; nil: any
+	Incident  string
+	Node      string
+	Namespace string // of the job: a pod elsewhere that claims the same owner is not sent to the node; empty: any
+	OwnerUID  string // UID of the Job that owns the replacement pod, see Member.OwnerUID
+	Index     *int   // its completion index, see Member.CompletionIndex; nil: any
 	// For a JobSet whose Jobs are made anew, so that their UIDs are not known yet: its UID and the Job's global index instead of OwnerUID.
 	JobSetUID string
 	JobIndex  *int
 
 	Requests map[string]int64 // what the replacement will ask for, counted against the node until Release; see Member.Requests
+
+	Expires time.Time // SweepReservations ends it after this; default ReservedFor from now. Repeating Reserve renews it
 }
+
+// ReservedFor is how long a reservation is kept if nobody asks for it any more.
+const ReservedFor = time.Hour
 
 // Keys of a reservation's ConfigMap, which deploy/placement-policy.yaml reads.
 const (
-	keyIncident = "incident"
-	keyNode     = "node"
-	keyHostname = "hostname"
-	keyOwner    = "ownerUID"
-	keyIndex    = "index"
-	keyJobSet   = "jobSetUID"
-	keyJobIndex = "jobIndex"
-	keyRequests = "requests" // JSON, resource to amount
+	keyIncident  = "incident"
+	keyNode      = "node"
+	keyHostname  = "hostname"
+	keyNamespace = "namespace"
+	keyOwner     = "ownerUID"
+	keyIndex     = "index"
+	keyJobSet    = "jobSetUID"
+	keyJobIndex  = "jobIndex"
+	keyRequests  = "requests" // JSON, resource to amount
 )
 
 func (r Reservation) check() error {
@@ -68,7 +74,10 @@ func (r Reservation) configMap(namespace, hostname string) *corev1.ConfigMap {
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: r.name(), Namespace: namespace,
 		Labels: map[string]string{LabelReservation: "true", LabelIncident: r.Incident}},
 		Data: map[string]string{keyIncident: r.Incident, keyNode: r.Node, keyHostname: hostname}}
-	for key, value := range map[string]string{keyOwner: r.OwnerUID, keyIndex: optional(r.Index), keyJobSet: r.JobSetUID, keyJobIndex: optional(r.JobIndex)} {
+	if !r.Expires.IsZero() {
+		m.Annotations = map[string]string{AnnotationExpires: r.Expires.UTC().Format(time.RFC3339)}
+	}
+	for key, value := range map[string]string{keyNamespace: r.Namespace, keyOwner: r.OwnerUID, keyIndex: optional(r.Index), keyJobSet: r.JobSetUID, keyJobIndex: optional(r.JobIndex)} {
 		if value != "" {
 			m.Data[key] = value
 		}
@@ -107,6 +116,9 @@ func (c *Cluster) Reserve(ctx context.Context, r Reservation) error {
 }
 
 func (c *Cluster) writeReservation(ctx context.Context, op string, r Reservation) error {
+	if r.Expires.IsZero() {
+		r.Expires = c.opts.Now().Add(ReservedFor)
+	}
 	want := r.configMap(c.opts.Namespace, c.hostnameOf(r.Node))
 	maps := c.kube.CoreV1().ConfigMaps(c.opts.Namespace)
 	w := Write{Verb: "create", Kind: "ConfigMap", Namespace: want.Namespace, Name: want.Name, Incident: r.Incident, What: "reserve"}
@@ -124,7 +136,7 @@ func (c *Cluster) writeReservation(ctx context.Context, op string, r Reservation
 		return wrap(op, err)
 	}
 	was := have.Data[keyNode]
-	if was == r.Node {
+	if was == r.Node && !c.endsSoon(have) {
 		return nil
 	}
 	want.UID, want.ResourceVersion = have.UID, have.ResourceVersion
@@ -135,7 +147,16 @@ func (c *Cluster) writeReservation(ctx context.Context, op string, r Reservation
 	}); err != nil {
 		return wrap(op, err)
 	}
+	if was == r.Node {
+		return nil // renewed
+	}
 	return c.unreserve(ctx, was, r.Incident)
+}
+
+// endsSoon reports that half of a reservation's time is over.
+func (c *Cluster) endsSoon(m *corev1.ConfigMap) bool {
+	end, err := time.Parse(time.RFC3339, m.Annotations[AnnotationExpires])
+	return err != nil || end.Sub(c.opts.Now()) < ReservedFor/2
 }
 
 // Release ends all of an incident's reservations: first the instructions to the API server, then the taints. Repeating it changes nothing.
@@ -186,40 +207,6 @@ func (c *Cluster) unreserve(ctx context.Context, node, incident string) error {
 	})
 }
 
-// probePause lies between two questions whether the API server knows a reservation; each of them costs it about 5 ms.
-const probePause = 5 * time.Millisecond
-
-// WaitReservationSeen returns when a pod of the reserved member would be sent to the node: it pretends to create one (dry run, in
-// Pitcrew's own namespace) until the API server stamps it. Where several API servers share the work only one has been asked, so the
-// replacement is still to be read back. ErrNoPolicy when ctx ends before.
-func (c *Cluster) WaitReservationSeen(ctx context.Context, r Reservation) error {
-	op := fmt.Sprintf("reservation of node %s for incident %s", r.Node, r.Incident)
-	if err := r.check(); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	pod := r.probePod(c.opts.Namespace)
-	var last error
-	for {
-		var made *corev1.Pod
-		w := Write{Verb: "create", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, Incident: r.Incident, What: "see the reservation", DryRun: true}
-		last = c.write(ctx, w, func(ctx context.Context) (err error) {
-			made, err = c.kube.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			return err
-		})
-		if last == nil && made.Spec.NodeSelector[hostnameLabel] == c.hostnameOf(r.Node) {
-			return nil
-		}
-		if last != nil && !errors.Is(wrap(op, last), ErrRetry) && ctx.Err() == nil {
-			return wrap(op, last)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s: %w: no pod is sent there yet: %w", op, ErrNoPolicy, errors.Join(context.Cause(ctx), last))
-		case <-time.After(probePause):
-		}
-	}
-}
-
 // hostnameOf is what a node selector has to say: on some clouds a node is not named as its host is.
 func (c *Cluster) hostnameOf(node string) string {
 	if n, ok := cached[*corev1.Node](c.nodes, node); ok && n.Labels[hostnameLabel] != "" {
@@ -239,26 +226,4 @@ func (c *Cluster) nodeOfHost(host string) string {
 		}
 	}
 	return host
-}
-
-// probePod looks to the policy like the member's next pod. It never comes into being.
-func (r Reservation) probePod(namespace string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: r.name(), Namespace: namespace, Labels: map[string]string{}, Annotations: map[string]string{}}}
-	p.Spec.AutomountServiceAccountToken = yes(false)
-	p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: yes(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}
-	p.Spec.Containers = []corev1.Container{{Name: "probe", Image: "none", SecurityContext: &corev1.SecurityContext{
-		AllowPrivilegeEscalation: yes(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}}}
-	if r.OwnerUID != "" {
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "probe", UID: uidOf(r.OwnerUID)}}
-	}
-	if r.Index != nil {
-		p.Annotations[completionIndex] = strconv.Itoa(*r.Index)
-	}
-	if r.JobSetUID != "" {
-		p.Labels[jobsetv1alpha2.JobSetUIDKey] = r.JobSetUID
-	}
-	if r.JobIndex != nil {
-		p.Labels[jobsetv1alpha2.JobGlobalIndexKey] = strconv.Itoa(*r.JobIndex)
-	}
-	return p
 }

@@ -43,6 +43,20 @@ func (s *signals) notify(key string) {
 	}
 }
 
+// notifyOne wakes one of those who wait for a key.
+func (s *signals) notifyOne(key string, which <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ch := range s.subs[key] {
+		if ch == which {
+			select {
+			case ch <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
 // await looks, and looks again at each change of key, until look is satisfied or fails, or ctx ends.
 func (s *signals) await(ctx context.Context, key string, look func() (done bool, err error)) error {
 	woken, cancel := s.subscribe(key)

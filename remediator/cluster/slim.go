@@ -4,7 +4,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // slim drops what nobody here reads and what is often the bulk of an object.
@@ -16,46 +15,6 @@ func slim(o any) (any, error) {
 		}
 	}
 	return o, nil
-}
-
-// slimNode drops a node's list of images and volumes.
-func slimNode(o any) (any, error) {
-	if n, ok := o.(*corev1.Node); ok {
-		n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
-	}
-	return slim(o)
-}
-
-// slimPod keeps who a pod is, where it is, whose it is, in what state, and what it asks for, as one container's requests. Its constraints
-// are read from the job's template: a running pod may carry those of a past reservation.
-func slimPod(o any) (any, error) {
-	p, ok := o.(*corev1.Pod)
-	if !ok {
-		return o, nil
-	}
-	s := &corev1.Pod{TypeMeta: p.TypeMeta, ObjectMeta: metav1.ObjectMeta{
-		Name: p.Name, Namespace: p.Namespace, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels, Annotations: p.Annotations,
-		OwnerReferences: p.OwnerReferences, Finalizers: p.Finalizers, CreationTimestamp: p.CreationTimestamp,
-		DeletionTimestamp: p.DeletionTimestamp, DeletionGracePeriodSeconds: p.DeletionGracePeriodSeconds}}
-	s.Spec.NodeName = p.Spec.NodeName
-	s.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests(&p.Spec)}}}
-	if host := p.Spec.NodeSelector[hostnameLabel]; host != "" { // of a replacement, where a reservation sent it
-		s.Spec.NodeSelector = map[string]string{hostnameLabel: host}
-	}
-	s.Status = corev1.PodStatus{Phase: p.Status.Phase, Reason: p.Status.Reason, PodIP: p.Status.PodIP, StartTime: p.Status.StartTime,
-		NominatedNodeName: p.Status.NominatedNodeName}
-	for _, cond := range p.Status.Conditions {
-		if cond.Type == corev1.PodReady {
-			s.Status.Conditions = append(s.Status.Conditions, cond)
-		}
-	}
-	for _, cs := range p.Status.ContainerStatuses {
-		if t := cs.State.Terminated; t != nil { // when a pod ended, as the Job controller reckons it
-			s.Status.ContainerStatuses = append(s.Status.ContainerStatuses, corev1.ContainerStatus{Name: cs.Name,
-				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: t.ExitCode, FinishedAt: t.FinishedAt}}})
-		}
-	}
-	return slim(s)
 }
 
 // requests is what the scheduler sets aside for a pod: its containers and sidecars together, or what its greediest init container needs
@@ -85,6 +44,14 @@ func requests(spec *corev1.PodSpec) corev1.ResourceList {
 	}
 	add(sum, spec.Overhead)
 	return sum
+}
+
+// asksFor is what a slimmed pod asks for.
+func asksFor(p *corev1.Pod) corev1.ResourceList {
+	if len(p.Spec.Containers) == 0 {
+		return nil
+	}
+	return p.Spec.Containers[0].Resources.Requests
 }
 
 func add(to, more corev1.ResourceList) {

@@ -5,111 +5,59 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	jobsetv1alpha2 "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/pitcrew/pitcrew/remediator/fleet"
 	"github.com/pitcrew/pitcrew/remediator/placement"
 )
 
-// Nodes is the cluster as the chooser sees it, by name: labels and taints are shared with the watch and must not be changed. Free counts
-// out the pods whose UIDs are given, and the reservations made for them: they are what is to be placed. LastFault is not known here.
+// Nodes copies FleetWithout for callers that change it.
 func (c *Cluster) Nodes(without ...string) []placement.Node {
-	used := c.used(without)
-	list := c.nodes.GetStore().List()
-	out := make([]placement.Node, 0, len(list))
-	for _, o := range list {
-		n, ok := o.(*corev1.Node)
-		if !ok {
-			continue
-		}
-		free := whole(n.Status.Allocatable)
-		for name, q := range used[n.Name] {
-			if _, have := free[name]; have {
-				free[name] -= q
-			}
-		}
-		taints := make([]placement.Taint, 0, len(n.Spec.Taints))
-		for _, t := range n.Spec.Taints {
-			taints = append(taints, placement.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
-		}
-		out = append(out, placement.Node{Name: n.Name, Labels: n.Labels, Ready: conditionOf(n, corev1.NodeReady) == corev1.ConditionTrue,
-			Unschedulable: n.Spec.Unschedulable, Taints: taints, Free: free, Reserved: taintValue(n, TaintReserved)})
+	views := c.FleetWithout(without...)
+	out := make([]placement.Node, len(views))
+	for i, n := range views {
+		out[i] = *n
 	}
-	slices.SortFunc(out, func(a, b placement.Node) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
-// used sums, by node, what is asked for by pods that have not ended, by pods nominated to a node, and by reservations whose pod is not
-// there yet.
-func (c *Cluster) used(without []string) map[string]map[string]int64 {
-	used := map[string]map[string]int64{}
-	count := func(node string, requests map[string]int64) {
-		if used[node] == nil {
-			used[node] = map[string]int64{}
-		}
-		for name, q := range requests {
-			used[node][name] += q
-		}
+// requestsOf is what a reservation counts against its node.
+func requestsOf(m *corev1.ConfigMap) (asked map[string]int64) {
+	if err := json.Unmarshal([]byte(m.Data[keyRequests]), &asked); err != nil {
+		return nil
 	}
-	out := map[string]bool{}
-	for _, uid := range without {
-		out[uid] = true
-	}
-	var excluded []*corev1.Pod
-	bound := map[string][]*corev1.Pod{} // by owner: only those can fulfil a reservation
-	for _, o := range c.pods.GetStore().List() {
-		pod, ok := o.(*corev1.Pod)
-		if !ok {
-			continue
-		}
-		if out[string(pod.UID)] {
-			excluded = append(excluded, pod)
-			continue
-		}
-		node := pod.Spec.NodeName
-		if node == "" {
-			node = pod.Status.NominatedNodeName
-		}
-		if node == "" || ended(pod) {
-			continue
-		}
-		asked := whole(pod.Spec.Containers[0].Resources.Requests)
-		asked[string(corev1.ResourcePods)] = 1
-		count(node, asked)
-		if pod.DeletionTimestamp == nil && metav1.GetControllerOf(pod) != nil {
-			bound[node] = append(bound[node], pod)
-		}
-	}
-	for _, o := range c.reservations.GetStore().List() {
-		m, ok := o.(*corev1.ConfigMap)
-		if !ok {
-			continue
-		}
-		fulfils := func(p *corev1.Pod) bool { return reservedFor(m, p) }
-		if slices.ContainsFunc(excluded, fulfils) || slices.ContainsFunc(bound[m.Data[keyNode]], fulfils) {
-			continue
-		}
-		var asked map[string]int64
-		if err := json.Unmarshal([]byte(m.Data[keyRequests]), &asked); err == nil {
-			count(m.Data[keyNode], asked)
-		}
-	}
-	return used
+	return asked
 }
 
 // reservedFor says, as the placement policy does, whether a reservation means this pod.
 func reservedFor(m *corev1.ConfigMap, p *corev1.Pod) bool {
+	if namespace, ok := m.Data[keyNamespace]; ok && p.Namespace != namespace {
+		return false
+	}
 	if index, ok := m.Data[keyIndex]; ok && labelOf(p.ObjectMeta, completionIndex) != index {
 		return false
 	}
 	if owner, ok := m.Data[keyOwner]; ok {
 		return slices.ContainsFunc(p.OwnerReferences, func(r metav1.OwnerReference) bool { return string(r.UID) == owner })
 	}
+	set, named := m.Data[keyJobSet]
 	job, ok := m.Data[keyJobIndex]
-	return p.Labels[jobsetv1alpha2.JobSetUIDKey] == m.Data[keyJobSet] && (!ok || p.Labels[jobsetv1alpha2.JobGlobalIndexKey] == job)
+	return named && p.Labels[jobsetv1alpha2.JobSetUIDKey] == set && (!ok || p.Labels[jobsetv1alpha2.JobGlobalIndexKey] == job)
+}
+
+// ownersOf are the UIDs under which a reservation can mean a pod: of its owners and of its JobSet.
+func ownersOf(p *corev1.Pod) []string {
+	var uids []string
+	for _, r := range p.OwnerReferences {
+		uids = append(uids, string(r.UID))
+	}
+	if set := p.Labels[jobsetv1alpha2.JobSetUIDKey]; set != "" {
+		uids = append(uids, set)
+	}
+	return uids
 }
 
 // PlacementRequest is what a member asks of its next node: its template's requests and constraints, and where the others are. The
@@ -136,9 +84,15 @@ func (g Gang) PlacementRequest(m Member) placement.Request {
 	for _, t := range spec.Tolerations {
 		r.Tolerations = append(r.Tolerations, placement.Toleration{Key: t.Key, Operator: string(t.Operator), Value: t.Value, Effect: string(t.Effect)})
 	}
+	for _, claim := range spec.ResourceClaims {
+		r.Claims = append(r.Claims, claim.Name)
+	}
+	if slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }) {
+		r.HardLabels = append(placement.HardLabels(), corev1.LabelTopologyZone, corev1.LabelTopologyRegion) // a volume may not follow to another
+	}
 	if a := spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-		r.Affinity = func(n placement.Node) (bool, string) {
+		r.Affinity = func(n *fleet.Node) (bool, string) {
 			if slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool { return satisfies(n, t) }) {
 				return true, ""
 			}
@@ -149,7 +103,7 @@ func (g Gang) PlacementRequest(m Member) placement.Request {
 }
 
 // satisfies follows the scheduler: within a term everything must hold, and an empty term holds for no node.
-func satisfies(n placement.Node, term corev1.NodeSelectorTerm) bool {
+func satisfies(n *fleet.Node, term corev1.NodeSelectorTerm) bool {
 	for _, want := range term.MatchExpressions {
 		value, ok := n.Labels[want.Key]
 		if !holds(want, value, ok) {

@@ -82,8 +82,8 @@ func tokenOf(t *testing.T, s *sandbox.Sandbox, account string, pod *corev1.Pod, 
 // accounts installs what has a role on the bus.
 func accounts(t *testing.T, s *sandbox.Sandbox) {
 	t.Helper()
-	for _, manifest := range [][]byte{deploy.NATSAccounts, deploy.AgentRBAC} {
-		apply(t, s.Config(), manifest)
+	if err := s.Apply(t.Context(), deploy.NATSAccounts, deploy.AgentRBAC); err != nil {
+		t.Fatal(err)
 	}
 	_, err := s.Client().CoreV1().ServiceAccounts(system).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "stranger"}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {

@@ -64,7 +64,7 @@ func (c *Cluster) undoNode(ctx context.Context, node string, keepCordon bool) (t
 			p.taints = withoutTaint(p.taints, TaintOutOfService)
 			p.annotations[AnnotationFenced] = nil
 		}
-		marked := slices.ContainsFunc([]string{AnnotationQuarantine, AnnotationCordon, AnnotationFenced}, func(key string) bool {
+		marked := slices.ContainsFunc([]string{AnnotationQuarantine, AnnotationSince, AnnotationCordon, AnnotationUncordoned, AnnotationFenced}, func(key string) bool {
 			_, ok := n.Annotations[key]
 			return ok
 		})

@@ -66,7 +66,7 @@ func (u *rights) note(r *http.Request) {
 	u.used[verb+" "+group+"/"+what+" "+namespace] = true
 }
 
-// granted reads deploy/rbac.yaml into the same form. Cluster-wide rights have no namespace.
+// granted reads both roles of deploy/rbac.yaml into the same form. Cluster-wide rights have no namespace.
 func granted(t *testing.T) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}

@@ -83,7 +83,7 @@ func (w *Watch) Node(ctx context.Context, s cluster.Said) {
 		if err := w.o.Publish(r); err != nil {
 			w.o.Log.Warn("publish a recovery", "node", s.Node, "signal", e.Data.Cause.Signal(), "error", err)
 		}
-		w.set(ctx, bus.Condition{Node: s.Node, Key: key, Since: r.Time, BootID: s.BootID})
+		w.set(ctx, bus.Condition{Node: s.Node, Key: key, Since: r.Time, BootID: s.BootID, Event: &r})
 	}
 	if len(now) == 0 {
 		delete(w.standing, s.Node)

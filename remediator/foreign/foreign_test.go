@@ -110,6 +110,9 @@ func TestWhatStandsIsSaidOnceAndTakenBackWhenItEnds(t *testing.T) {
 	if got := r.signals(); !reflect.DeepEqual(got, []string{"-k8s/KernelDeadlock", "k8s/KernelDeadlock critical"}) {
 		t.Errorf("said %q", got)
 	}
+	if end := r.set[c.Key]; end.Event == nil || end.Event.Type != event.Recovery {
+		t.Errorf("the end does not say what ended: %+v", end)
+	}
 	if r.set[c.Key].Active || Stands(condition("KernelDeadlock", "False"), c.Key) {
 		t.Error("the condition still stands")
 	}

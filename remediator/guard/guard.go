@@ -1,8 +1,8 @@
 // Package guard judges whether an action may be done now. Each guard gives a typed verdict with its limit and its current value,
 // for every action, so that an incident can record all of them, the ones that let it pass too.
 //
-// It is pure and remembers nothing: what it needs follows from incidents and nodes, so that a restarted remediator or a new leader
-// comes to the same verdicts. The order of judgement is kill switch, hold, blackout, breaker, budgets.
+// It is pure and remembers nothing: what it needs follows from the ledger's grants and from nodes, so that a restarted remediator or a new
+// leader comes to the same verdicts. The order of judgment is kill switch, hold, opt-in, blackout, breaker, budgets.
 //
 // Some guards judge whether an incident may start to act, and leave one that has started alone: half a remediation (a job taken
 // from its node and never brought back) does more harm than either none or a whole one. The others are asked before every step.
@@ -51,6 +51,8 @@ const (
 	ActBudget  Name = "action-budget"
 	EventAge   Name = "max-event-age"
 	PerJob     Name = "max-per-job"
+	// LedgerFull is the ledger's own refusal, asked after all guards.
+	LedgerFull Name = "ledger-full"
 )
 
 // Verdict is what one guard says to one action.
@@ -62,8 +64,8 @@ type Verdict struct {
 	Current string    `json:"current,omitempty"`
 	Detail  string    `json:"detail,omitempty"`
 	Until   time.Time `json:"until,omitzero"` // when it will allow if nothing else changes; zero when no time alone will help
-	// Tripped: the breaker refused because the limit itself is reached. The incident must record it as Refused, from which the
-	// breaker knows how long to stay open.
+	// Tripped: the breaker refused because the limit itself is reached. The ledger records when, from which the breaker knows how long to
+	// stay open.
 	Tripped bool `json:"tripped,omitempty"`
 }
 
@@ -73,8 +75,10 @@ type Action struct {
 	Policy     policy.Policy // guards and scope
 	With       *policy.With  // of restart-job
 	Incident   string
+	Causes     []string // ids of the events behind the incident
 	Node       policy.Node
-	Job        policy.Job // zero when the action concerns none
+	Wants      []Place    // all nodes that the plan cordons; the breaker judges them together
+	Job        policy.Job // zero if the action concerns none
 	Disruptive int        // disruptive steps of the whole plan, charged to the budget when the incident starts
 	// Seen is when the condition was last known to hold, by the bus's clock: the event's arrival, or later the node's own answer.
 	Seen time.Time
@@ -82,43 +86,28 @@ type Action struct {
 
 // State is what the guards judge by.
 type State struct {
-	Kill      Kill
-	Nodes     []Node     // all nodes of the cluster that Pitcrew may act on; the policy's scope is applied here
-	Incidents []Incident // all that are open, and those that ended within the longest window (24 hours or a budget's)
+	Kill        Kill
+	Total       int                    // nodes within the policy's scope
+	Quarantined []Place                // those of them that carry Pitcrew's taint
+	InScope     func(node string) bool // whether the policy speaks for a node; nil: for all
+	Grants      []Grant                // of the ledger
+	Tripped     time.Time              // when this policy's breaker last refused a cordon; zero: never
+}
+
+// own is the grant of the incident that asks, or the zero value.
+func (s State) own(incident string) Grant {
+	for _, g := range s.Grants {
+		if g.Incident == incident {
+			return g
+		}
+	}
+	return Grant{}
 }
 
 // Kill is the kill switch.
 type Kill struct {
 	On     bool
 	Reason string
-}
-
-// Node is a node as the breaker counts it.
-type Node struct {
-	policy.Node // Quarantined says that it carries Pitcrew's taint
-}
-
-// Incident is what the guards need to know of one.
-type Incident struct {
-	ID      string
-	Node    string // where its fault is
-	JobUID  string
-	Open    bool
-	Planned int       // disruptive steps it was admitted with
-	Done    []Done    // intents recorded, in order; an intent counts as done, since a crash may hide that it was
-	Refused time.Time // when the breaker last tripped on it, zero if never
-}
-
-// Done is an action that was done or intended.
-type Done struct {
-	Verb policy.Verb
-	Node string
-	At   time.Time
-}
-
-// Acting reports whether the incident has changed anything.
-func (i Incident) Acting() bool {
-	return slices.ContainsFunc(i.Done, func(d Done) bool { return d.Verb != policy.Notify })
 }
 
 // kind sorts verbs by which guards ask about them.
@@ -156,7 +145,7 @@ var rules = []rule{
 	{OptIn, onJob, false, optIn},
 	{Blackout, harms, true, blackout},
 	{Breaker, cordons, false, breaker},
-	{Concurrent, harms, true, concurrent},
+	{Concurrent, harms, false, concurrent},
 	{Cooldown, harms, true, cooldown},
 	{ActBudget, harms, true, budget},
 	{EventAge, harms, true, eventAge},
@@ -169,7 +158,8 @@ func Check(s State, a Action, now time.Time) []Verdict {
 	if !known {
 		k = changes | harms | cordons | restarts | onJob
 	}
-	started := slices.ContainsFunc(s.Incidents, func(i Incident) bool { return i.ID == a.Incident && i.Acting() })
+	own := s.own(a.Incident)
+	started := own.Open() && slices.ContainsFunc(own.Did, func(d Done) bool { return d.Verb != policy.Notify })
 	out := make([]Verdict, 0, len(rules))
 	for _, r := range rules {
 		var v Verdict

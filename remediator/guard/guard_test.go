@@ -17,12 +17,12 @@ var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) time.Time { return now.Add(-d) }
 
-func fleet(n, quarantined int) (out []guard.Node) {
-	for i := range n {
-		out = append(out, guard.Node{Node: policy.Node{Name: fmt.Sprintf("n%02d", i), Quarantined: i < quarantined,
-			Labels: map[string]string{"pitcrew.dev/pool": "train"}}})
+// fleet is a policy's scope of n nodes, the first of which Pitcrew holds.
+func fleet(n, quarantined int) (total int, taken []guard.Place) {
+	for i := range quarantined {
+		taken = append(taken, guard.Place{Node: fmt.Sprintf("n%02d", i), Pool: "train"})
 	}
-	return out
+	return n, taken
 }
 
 // action is one that every guard allows on the state of fleet(40, 0).
@@ -32,12 +32,19 @@ func action(v policy.Verb) guard.Action {
 		Job: policy.Job{Namespace: "ml", Name: "llm", UID: "j", NamespaceLabels: map[string]string{guard.OptInLabel: guard.OptInValue}}}
 }
 
-func did(id, node string, open bool, at time.Time, verbs ...policy.Verb) guard.Incident {
-	i := guard.Incident{ID: id, Node: node, JobUID: "other", Open: open, Planned: 2}
+// did is another incident's grant.
+func did(id, node string, open bool, at time.Time, verbs ...policy.Verb) guard.Grant {
+	g := guard.Grant{Incident: id, Job: "other", At: at, Active: open, Charged: 2, Nodes: []guard.Place{{Node: node}}}
 	for _, v := range verbs {
-		i.Done = append(i.Done, guard.Done{Verb: v, Node: node, At: at})
+		g.Did = append(g.Did, guard.Done{Verb: v, Node: node, At: at})
+		if v == policy.Uncordon {
+			g.Nodes = nil
+		}
 	}
-	return i
+	if !open {
+		g.End(at)
+	}
+	return g
 }
 
 func TestAVerdictReadsAsASentenceAlsoWhereNothingIsCounted(t *testing.T) {
@@ -95,79 +102,130 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 		}, []guard.Name{guard.Blackout}, "until 2026-11-21T13:00:00Z"},
 		"what has started goes on in a blackout": {policy.RestartJob, func(s *guard.State, a *guard.Action) {
 			a.Policy.Spec.Guards.Blackout = []policy.Window{window}
-			s.Incidents = append(s.Incidents, did("me", "n39", true, ago(time.Minute), policy.Cordon))
+			s.Grants = append(s.Grants, did("me", "n39", true, ago(time.Minute), policy.Cordon))
 		}, nil, ""},
 		"an uncordon is done in a blackout": {policy.Uncordon, func(_ *guard.State, a *guard.Action) {
 			a.Policy.Spec.Guards.Blackout = []policy.Window{window}
 		}, nil, ""},
-		"the breaker counts taints":                            {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(40, 2) }, []guard.Name{guard.Breaker}, "2 of 2"},
-		"the breaker lets the last one within the limit pass":  {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(40, 1) }, nil, ""},
-		"the breaker allows one on a tiny cluster":             {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(2, 0) }, nil, ""},
-		"the breaker refuses the second one on a tiny cluster": {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(4, 1) }, []guard.Name{guard.Breaker}, "1 of 1"},
-		"the breaker takes the count where it is smaller":      {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(1000, 5) }, []guard.Name{guard.Breaker}, "5 of 5"},
-		"the breaker never blocks an uncordon":                 {policy.Uncordon, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(40, 30) }, nil, ""},
-		"the breaker does not block a restart":                 {policy.RestartJob, func(s *guard.State, _ *guard.Action) { s.Nodes = fleet(40, 30) }, nil, ""},
+		"the breaker counts taints":                            {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Total, s.Quarantined = fleet(40, 2) }, []guard.Name{guard.Breaker}, "2 of 2"},
+		"the breaker lets the last one within the limit pass":  {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Total, s.Quarantined = fleet(40, 1) }, nil, ""},
+		"the breaker allows one on a tiny cluster":             {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Total, s.Quarantined = fleet(2, 0) }, nil, ""},
+		"the breaker refuses the second one on a tiny cluster": {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Total, s.Quarantined = fleet(4, 1) }, []guard.Name{guard.Breaker}, "1 of 1"},
+		"the breaker takes the count where it is smaller":      {policy.Cordon, func(s *guard.State, _ *guard.Action) { s.Total, s.Quarantined = fleet(1000, 5) }, []guard.Name{guard.Breaker}, "5 of 5"},
+		"the breaker never blocks an uncordon":                 {policy.Uncordon, func(s *guard.State, _ *guard.Action) { s.Total, s.Quarantined = fleet(40, 30) }, nil, ""},
+		"the breaker does not block a restart":                 {policy.RestartJob, func(s *guard.State, _ *guard.Action) { s.Total, s.Quarantined = fleet(40, 30) }, nil, ""},
 		"a node that is quarantined already costs nothing": {policy.Cordon, func(s *guard.State, a *guard.Action) {
-			s.Nodes, a.Node.Name = fleet(40, 2), "n00"
+			s.Total, s.Quarantined = fleet(40, 2)
+			a.Node.Name = "n00"
 		}, nil, ""},
 		"the breaker counts intents that no taint shows yet": {policy.Cordon, func(s *guard.State, a *guard.Action) {
-			s.Nodes, a.Policy.Spec.Guards.MaxConcurrentIncidents = fleet(40, 1), 9
-			s.Incidents = append(s.Incidents, did("x", "n07", true, ago(3*time.Hour), policy.Cordon))
+			s.Total, s.Quarantined = fleet(40, 1)
+			a.Policy.Spec.Guards.MaxConcurrentIncidents = 9
+			s.Grants = append(s.Grants, did("x", "n07", true, ago(3*time.Hour), policy.Cordon))
 		}, []guard.Name{guard.Breaker}, "2 of 2"},
 		"an intent and its taint are one": {policy.Cordon, func(s *guard.State, a *guard.Action) {
-			s.Nodes = fleet(40, 1)
-			s.Incidents = append(s.Incidents, did("x", "n00", true, ago(3*time.Hour), policy.Cordon))
+			s.Total, s.Quarantined = fleet(40, 1)
+			s.Grants = append(s.Grants, did("x", "n00", true, ago(3*time.Hour), policy.Cordon))
 		}, nil, ""},
 		"an intent that was undone is none": {policy.Cordon, func(s *guard.State, a *guard.Action) {
-			s.Nodes = fleet(40, 1)
-			s.Incidents = append(s.Incidents, did("x", "n07", true, ago(3*time.Hour), policy.Cordon, policy.Uncordon))
+			s.Total, s.Quarantined = fleet(40, 1)
+			s.Grants = append(s.Grants, did("x", "n07", true, ago(3*time.Hour), policy.Cordon, policy.Uncordon))
 		}, nil, ""},
 		"a cordon of a closed incident counts by its taint only": {policy.Cordon, func(s *guard.State, a *guard.Action) {
-			s.Nodes = fleet(40, 1)
-			s.Incidents = append(s.Incidents, did("x", "n07", false, ago(3*time.Hour), policy.Cordon))
+			s.Total, s.Quarantined = fleet(40, 1)
+			s.Grants = append(s.Grants, did("x", "n07", false, ago(3*time.Hour), policy.Cordon))
 		}, nil, ""},
 		"the breaker looks at the policy's own nodes": {policy.Cordon, func(s *guard.State, a *guard.Action) {
-			s.Nodes, a.Policy.Spec.AppliesTo.Pools = fleet(40, 30), []string{"other"}
+			s.Total, s.Quarantined = fleet(40, 1)
+			s.InScope = func(node string) bool { return node != "n07" }
+			s.Grants = append(s.Grants, did("x", "n07", true, ago(3*time.Hour), policy.Cordon))
 		}, nil, ""},
+		"the breaker judges all nodes of a plan together": {policy.Cordon, func(s *guard.State, a *guard.Action) {
+			s.Total, s.Quarantined = fleet(40, 1)
+			a.Wants = []guard.Place{{Node: "n38"}, {Node: "n39"}}
+		}, []guard.Name{guard.Breaker}, "1 of 2"},
+		"a grant counts before its node is cordoned": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			s.Total, s.Quarantined = fleet(40, 1)
+			s.Grants = append(s.Grants, did("x", "n07", true, ago(3*time.Hour)))
+		}, []guard.Name{guard.Breaker}, "2 of 2"},
+		"an incident that was let in is not refused by the trip of another": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			s.Tripped = ago(time.Second)
+			s.Grants = append(s.Grants, did("me", "n39", true, ago(2*time.Second)), did("x", "n07", true, ago(2*time.Second)))
+		}, nil, ""},
+		"an incident that was let in is refused a further node beyond the limit": {policy.Cordon, func(s *guard.State, a *guard.Action) {
+			a.Wants = []guard.Place{{Node: "n38"}, {Node: "n39"}}
+			s.Grants = append(s.Grants, did("me", "n39", true, ago(2*time.Second)), did("x", "n07", true, ago(2*time.Second)))
+		}, []guard.Name{guard.Breaker}, "2 of 2"},
+		"an incident that waits takes no node that it has not cordoned": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			x := did("x", "n07", true, ago(3*time.Hour))
+			x.Active = false
+			s.Total, s.Quarantined = fleet(40, 1)
+			s.Grants = append(s.Grants, x)
+		}, nil, ""},
+		"an incident that has waited is refused as others are": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			own := did("me", "n39", true, ago(3*time.Hour))
+			own.Active = false
+			s.Total, s.Quarantined = fleet(40, 2)
+			s.Grants = append(s.Grants, own)
+		}, []guard.Name{guard.Breaker}, "2 of 2"},
 		"a breaker that tripped stays open for a while": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
-			s.Incidents = append(s.Incidents, guard.Incident{ID: "x", Refused: ago(9 * time.Minute)})
+			s.Tripped = ago(9 * time.Minute)
 		}, []guard.Name{guard.Breaker}, "refused a cordon 9m ago and stays open for 10m, until 2026-11-21T12:01:00Z"},
 		"a breaker closes again": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
-			s.Incidents = append(s.Incidents, guard.Incident{ID: "x", Refused: ago(10 * time.Minute)})
+			s.Tripped = ago(10 * time.Minute)
 		}, nil, ""},
 		"two incidents acting are enough": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
-			s.Incidents = append(s.Incidents, did("x", "n01", true, ago(3*time.Hour), policy.Checkpoint), did("y", "n02", true, ago(3*time.Hour), policy.Checkpoint))
+			s.Total = 400
+			s.Grants = append(s.Grants, did("x", "n01", true, ago(3*time.Hour), policy.Checkpoint), did("y", "n02", true, ago(3*time.Hour), policy.Checkpoint))
 		}, []guard.Name{guard.Concurrent}, "2 of 2"},
-		"incidents that only told do not count": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
-			s.Incidents = append(s.Incidents, did("x", "n01", true, ago(3*time.Hour), policy.Notify), did("y", "n02", true, ago(3*time.Hour)), did("z", "n03", false, ago(3*time.Hour), policy.Cordon))
+		"incidents that wait or have ended do not count": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			x, y := did("x", "n00", true, ago(3*time.Hour), policy.Cordon), did("y", "n00", true, ago(3*time.Hour))
+			x.Active, y.Active = false, false
+			s.Grants = append(s.Grants, x, y, did("z", "n03", false, ago(3*time.Hour), policy.Cordon))
+		}, nil, ""},
+		"incidents of another policy do not count": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
+			x, y := did("x", "n00", true, ago(3*time.Hour), policy.Checkpoint), did("y", "n00", true, ago(3*time.Hour), policy.Checkpoint)
+			x.Policy, y.Policy = "other", "other"
+			s.Grants = append(s.Grants, x, y)
+		}, nil, ""},
+		"an incident that has waited needs a place again": {policy.RestartJob, func(s *guard.State, _ *guard.Action) {
+			own := did("me", "n39", true, ago(time.Hour), policy.Cordon)
+			own.Active = false
+			s.Grants = append(s.Grants, own, did("x", "n39", true, ago(3*time.Hour), policy.Checkpoint), did("y", "n39", true, ago(3*time.Hour), policy.Checkpoint))
+		}, []guard.Name{guard.Concurrent}, "2 of 2"},
+		"what another incident of the same cause did to the node is no repetition": {policy.Cordon, func(s *guard.State, a *guard.Action) {
+			a.Causes = []string{"e1"}
+			g := did("x", "n39", false, ago(time.Second), policy.Cordon)
+			g.Causes = []string{"e0", "e1"}
+			s.Grants = append(s.Grants, g)
 		}, nil, ""},
 		"an incident under way is not stopped by others": {policy.RestartJob, func(s *guard.State, _ *guard.Action) {
-			s.Incidents = append(s.Incidents, did("me", "n39", true, ago(time.Minute), policy.Cordon), did("x", "n01", true, ago(3*time.Hour), policy.Checkpoint), did("y", "n02", true, ago(3*time.Hour), policy.Checkpoint))
+			s.Grants = append(s.Grants, did("me", "n39", true, ago(time.Minute), policy.Cordon), did("x", "n01", true, ago(3*time.Hour), policy.Checkpoint), did("y", "n02", true, ago(3*time.Hour), policy.Checkpoint))
 		}, nil, ""},
 		"a node is left to cool down": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
-			s.Incidents = append(s.Incidents, did("x", "n39", false, ago(time.Hour), policy.Cordon))
+			s.Grants = append(s.Grants, did("x", "n39", false, ago(time.Hour), policy.Cordon))
 		}, []guard.Name{guard.Cooldown}, "last: 1h, at least 2h apart), since incident x did the same to the node, until 2026-11-21T13:00:00Z"},
 		"a node has cooled down": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
-			s.Incidents = append(s.Incidents, did("x", "n39", false, ago(2*time.Hour), policy.Cordon))
+			s.Grants = append(s.Grants, did("x", "n39", false, ago(2*time.Hour), policy.Cordon))
 		}, nil, ""},
 		"a rank restarted in place does not keep a bad node in service": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
-			s.Incidents = append(s.Incidents, did("x", "n39", false, ago(time.Minute), policy.Checkpoint, policy.RestartJob))
+			s.Grants = append(s.Grants, did("x", "n39", false, ago(time.Minute), policy.Checkpoint, policy.RestartJob))
 		}, nil, ""},
 		"an uncordon starts no cooldown": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
-			s.Incidents = append(s.Incidents, did("x", "n39", false, ago(time.Minute), policy.Uncordon, policy.Notify))
+			s.Grants = append(s.Grants, did("x", "n39", false, ago(time.Minute), policy.Uncordon, policy.Notify))
 		}, nil, ""},
 		"the budget is charged for the whole plan": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
 			for i := range 19 {
-				s.Incidents = append(s.Incidents, did(fmt.Sprint(i), "n01", false, ago(time.Duration(i+1)*time.Hour), policy.Cordon, policy.Checkpoint, policy.Notify))
+				s.Grants = append(s.Grants, did(fmt.Sprint(i), "n01", false, ago(time.Duration(i+1)*time.Hour), policy.Cordon, policy.Checkpoint, policy.Notify))
 			}
 		}, []guard.Name{guard.ActBudget}, "19 of 20 per 24h), 2 more wanted, until 2026-11-21T17:00:00Z"},
 		"an open incident is charged for what it still means to do": {policy.Cordon, func(s *guard.State, a *guard.Action) {
 			a.Policy.Spec.Guards.ActionBudget.Count = 3
-			s.Incidents = append(s.Incidents, did("x", "n01", true, ago(3*time.Hour), policy.Cordon))
+			s.Grants = append(s.Grants, did("x", "n01", true, ago(3*time.Hour), policy.Cordon))
 		}, []guard.Name{guard.ActBudget}, "2 of 3"},
 		"the budget forgets": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
 			for i := range 30 {
-				s.Incidents = append(s.Incidents, did(fmt.Sprint(i), "n01", false, ago(24*time.Hour), policy.Cordon))
+				s.Grants = append(s.Grants, did(fmt.Sprint(i), "n01", false, ago(24*time.Hour), policy.Cordon))
 			}
 		}, nil, ""},
 		"a stale event never acts":         {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = ago(61 * time.Second) }, []guard.Name{guard.EventAge}, "1m1s old, at most 1m"},
@@ -177,33 +235,34 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 		"an event of unknown age is stale": {policy.Cordon, func(_ *guard.State, a *guard.Action) { a.Seen = time.Time{} }, []guard.Name{guard.EventAge}, "ask the node"},
 		"a long checkpoint does not make the incident stale": {policy.RestartJob, func(s *guard.State, a *guard.Action) {
 			a.Seen = ago(10 * time.Minute)
-			s.Incidents = append(s.Incidents, did("me", "n39", true, ago(9*time.Minute), policy.Cordon, policy.Checkpoint))
+			s.Grants = append(s.Grants, did("me", "n39", true, ago(9*time.Minute), policy.Cordon, policy.Checkpoint))
 		}, nil, ""},
 		"a job is restarted three times a day": {policy.RestartJob, func(s *guard.State, _ *guard.Action) {
 			for i, h := range []time.Duration{3, 5, 7} {
 				in := did(fmt.Sprint(i), "n01", false, ago(h*time.Hour), policy.RestartJob)
-				in.JobUID = "j"
-				s.Incidents = append(s.Incidents, in)
+				in.Job = "j"
+				s.Grants = append(s.Grants, in)
 			}
 		}, []guard.Name{guard.PerJob}, "3 of 3 per 24h), restarts of the job, until 2026-11-22T05:00:00Z"},
 		"the policy says how often a job is restarted": {policy.RestartJob, func(s *guard.State, a *guard.Action) {
 			a.With = &policy.With{MaxPerJob: 1}
 			in := did("x", "n01", false, ago(3*time.Hour), policy.RestartJob)
-			in.JobUID = "j"
-			s.Incidents = append(s.Incidents, in)
+			in.Job = "j"
+			s.Grants = append(s.Grants, in)
 		}, []guard.Name{guard.PerJob}, "1 of 1"},
 		"its own restart, seen again after a crash, does not count": {policy.RestartJob, func(s *guard.State, a *guard.Action) {
 			a.With = &policy.With{MaxPerJob: 1}
 			in := did("me", "n39", true, ago(time.Second), policy.Cordon, policy.RestartJob)
-			in.JobUID = "j"
-			s.Incidents = append(s.Incidents, in)
+			in.Job = "j"
+			s.Grants = append(s.Grants, in)
 		}, nil, ""},
 		"a verb nobody knows is asked everything": {"melt", func(s *guard.State, a *guard.Action) {
-			s.Kill.On, s.Nodes, a.Seen, a.Job.NamespaceLabels = true, fleet(40, 2), time.Time{}, nil
+			s.Total, s.Quarantined = fleet(40, 2)
+			s.Kill.On, a.Seen, a.Job.NamespaceLabels = true, time.Time{}, nil
 		}, []guard.Name{guard.KillSwitch, guard.OptIn, guard.Breaker, guard.EventAge}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, a := guard.State{Nodes: fleet(40, 0)}, action(c.verb)
+			s, a := guard.State{Total: 40}, action(c.verb)
 			c.change(&s, &a)
 			vs := guard.Check(s, a, now)
 			var refused []guard.Name
@@ -221,8 +280,8 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 			if len(vs) != 10 {
 				t.Errorf("%d verdicts; an incident records every guard's", len(vs))
 			}
-			rand.Shuffle(len(s.Incidents), func(i, j int) { s.Incidents[i], s.Incidents[j] = s.Incidents[j], s.Incidents[i] })
-			rand.Shuffle(len(s.Nodes), func(i, j int) { s.Nodes[i], s.Nodes[j] = s.Nodes[j], s.Nodes[i] })
+			rand.Shuffle(len(s.Grants), func(i, j int) { s.Grants[i], s.Grants[j] = s.Grants[j], s.Grants[i] })
+			rand.Shuffle(len(s.Quarantined), func(i, j int) { s.Quarantined[i], s.Quarantined[j] = s.Quarantined[j], s.Quarantined[i] })
 			if d := cmp.Diff(vs, guard.Check(s, a, now)); d != "" {
 				t.Errorf("a new leader that lists in another order judges otherwise: %s", d)
 			}
@@ -241,10 +300,11 @@ func TestOnlyTheLimitItselfTripsTheBreakerSoThatItsHoldEnds(t *testing.T) {
 		t.Fatal("no breaker")
 		return guard.Verdict{}
 	}
-	if v := breaker(guard.State{Nodes: fleet(40, 2)}); v.Allowed || !v.Tripped {
+	total, taken := fleet(40, 2)
+	if v := breaker(guard.State{Total: total, Quarantined: taken}); v.Allowed || !v.Tripped {
 		t.Errorf("at the limit: %+v", v)
 	}
-	if v := breaker(guard.State{Nodes: fleet(40, 0), Incidents: []guard.Incident{{ID: "x", Refused: ago(time.Minute)}}}); v.Allowed || v.Tripped {
+	if v := breaker(guard.State{Total: 40, Tripped: ago(time.Minute)}); v.Allowed || v.Tripped {
 		t.Errorf("in the hold: %+v", v)
 	}
 }

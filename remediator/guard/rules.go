@@ -59,82 +59,138 @@ func blackout(_ State, a Action, now time.Time) Verdict {
 	return Verdict{Allowed: true}
 }
 
-// breaker counts the nodes that Pitcrew holds, by their taint or by an intent that may not be visible yet. A node that is held
-// already costs nothing more.
+// breaker counts the nodes that Pitcrew holds, by their taint or by a grant that no taint shows yet. A node that is held already costs
+// nothing more. All nodes that the plan wants are judged together.
 func breaker(s State, a Action, now time.Time) Verdict {
-	taken, total := quarantined(s, a.Policy)
-	limit := a.Policy.Spec.Guards.MaxNodesQuarantined.Of(total)
+	limit := a.Policy.Spec.Guards.MaxNodesQuarantined.Of(s.Total)
+	wants := a.Wants
+	if len(wants) == 0 {
+		wants = []Place{{Node: a.Node.Name}}
+	}
+	if own := s.own(a.Incident); own.Open() && own.Active && !slices.ContainsFunc(wants, func(p Place) bool { return !own.allows(p.Node) }) {
+		return Verdict{Allowed: true, Detail: "the incident was let in with its nodes"}
+	}
+	taken := s.taken()
 	v := Verdict{Allowed: true, Current: strconv.Itoa(len(taken)), Limit: strconv.Itoa(limit),
-		Detail: fmt.Sprintf("nodes cordoned by Pitcrew; the limit is %s of %d", a.Policy.Spec.Guards.MaxNodesQuarantined, total)}
-	if taken[a.Node.Name] {
+		Detail: fmt.Sprintf("nodes cordoned by Pitcrew; the limit is %s of %d", a.Policy.Spec.Guards.MaxNodesQuarantined, s.Total)}
+	wants = slices.DeleteFunc(slices.Clone(wants), func(p Place) bool { _, have := taken[p.Node]; return have })
+	if len(wants) == 0 {
 		v.Detail = "the node is quarantined already"
 		return v
 	}
-	if len(taken) >= limit {
-		v.Allowed, v.Tripped = false, true
+	if len(taken)+len(wants) > limit { // a plan that wants more than what is left is refused; that alone does not stop smaller ones
+		v.Allowed, v.Tripped = false, len(taken) >= limit
+		v.Detail += fmt.Sprintf("; %d more wanted", len(wants))
 		return v
 	}
-	var last time.Time
-	for _, i := range s.Incidents {
-		if i.Refused.After(last) && !i.Refused.After(now) {
-			last = i.Refused
+	for _, d := range domains(a.Policy) {
+		if n, value := d.count(taken, wants); n > d.max {
+			v.Allowed = false // other domains are not concerned
+			v.Current, v.Limit = strconv.Itoa(n), strconv.Itoa(d.max)
+			v.Detail = fmt.Sprintf("nodes of %s %s would be cordoned by Pitcrew", d.name, value)
+			return v
 		}
 	}
-	if until := last.Add(BreakerHold); !last.IsZero() && now.Before(until) {
+	if until := s.Tripped.Add(BreakerHold); !s.Tripped.IsZero() && !s.Tripped.After(now) && now.Before(until) {
 		v.Allowed, v.Until = false, until
-		v.Detail = fmt.Sprintf("below the limit, but it refused a cordon %s ago and stays open for %s", since(now, last), policy.Duration(BreakerHold))
+		v.Detail = fmt.Sprintf("below the limit, but it refused a cordon %s ago and stays open for %s", since(now, s.Tripped), policy.Duration(BreakerHold))
 	}
 	return v
 }
 
-func quarantined(s State, p policy.Policy) (taken map[string]bool, total int) {
-	scope := map[string]bool{}
-	taken = map[string]bool{}
-	for _, n := range s.Nodes {
-		if _, ok := p.Spec.AppliesTo.Includes(n.Node); !ok || scope[n.Name] {
-			continue
-		}
-		scope[n.Name] = true
-		if n.Quarantined {
-			taken[n.Name] = true
-		}
+// taken are the nodes within the policy's scope that Pitcrew holds, or that an incident which acts was granted. What this incident was granted
+// is among them: it costs nothing more, also while the breaker stays open for others. An incident that waits keeps only what it cordoned.
+func (s State) taken() map[string]Place {
+	taken := map[string]Place{}
+	for _, p := range s.Quarantined {
+		taken[p.Node] = p
 	}
-	for _, i := range s.Incidents {
-		if !i.Open {
-			continue // what a closed incident left behind shows in the node's taint
+	for _, g := range s.Grants {
+		if !g.Open() {
+			continue // what a returned grant left behind shows in the node's taint
 		}
-		mine := map[string]bool{}
-		for _, d := range i.Done {
-			switch d.Verb {
-			case policy.Cordon:
-				mine[d.Node] = true
-			case policy.Uncordon:
-				delete(mine, d.Node)
-			}
+		var cordons []string
+		if !g.Active {
+			cordons = g.Cordons()
 		}
-		for n := range mine {
-			if scope[n] {
-				taken[n] = true
+		for _, p := range g.Nodes {
+			if (g.Active || slices.Contains(cordons, p.Node)) && (s.InScope == nil || s.InScope(p.Node)) {
+				p.Job = g.Job
+				taken[p.Node] = p
 			}
 		}
 	}
-	return taken, len(scope)
+	return taken
 }
 
-// concurrent is only asked of an incident that does not act yet, so every one that does is another.
+// domain is a limit on nodes that share a failure domain.
+type domain struct {
+	name string
+	of   func(Place) string
+	max  int
+}
+
+func (d domain) count(taken map[string]Place, wants []Place) (n int, value string) {
+	for _, w := range wants {
+		at := d.of(w)
+		if at == "" {
+			continue
+		}
+		k := 0
+		for _, p := range taken {
+			if d.of(p) == at {
+				k++
+			}
+		}
+		for _, p := range wants {
+			if d.of(p) == at {
+				k++
+			}
+		}
+		if k > n {
+			n, value = k, at
+		}
+	}
+	return n, value
+}
+
+// domains are the policy's limits per failure domain.
+func domains(p policy.Policy) (out []domain) {
+	q := p.Spec.Guards.MaxNodesQuarantined
+	for _, d := range []domain{
+		{"rack", func(p Place) string { return p.Rack }, q.PerRack},
+		{"pool", func(p Place) string { return p.Pool }, q.PerPool},
+		{"job", func(p Place) string { return p.Job }, q.PerJob},
+	} {
+		if d.max > 0 {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// concurrent counts the other incidents that act. One that waits for a node, a person or a window has given its place back.
 func concurrent(s State, a Action, _ time.Time) Verdict {
 	n := 0
-	for _, i := range s.Incidents {
-		if i.Open && i.Acting() {
+	for _, g := range s.Grants {
+		if g.Open() && g.Active && g.Incident != a.Incident && counts(g, a.Policy) {
 			n++
 		}
 	}
 	limit := a.Policy.Spec.Guards.MaxConcurrentIncidents
-	return Verdict{Allowed: n < limit, Current: strconv.Itoa(n), Limit: strconv.Itoa(limit), Detail: "other incidents acting"}
+	own := s.own(a.Incident)
+	return Verdict{Allowed: n < limit || own.Open() && own.Active, Current: strconv.Itoa(n), Limit: strconv.Itoa(limit), Detail: "other incidents acting"}
+}
+
+// counts reports whether another incident's grant counts against the policy of an action: those of the same policy, unless the policy counts
+// the whole cluster.
+func counts(g Grant, p policy.Policy) bool {
+	return p.Spec.Guards.Scope == policy.PerCluster || g.Policy == p.Metadata.Name
 }
 
 // cooldown asks when another incident last did the same to the node, which is what a loop looks like. Not when anything was done:
-// a rank restarted in place must not keep a node in service whose GPU falls off the bus five minutes later.
+// a rank restarted in place must not keep a node in service whose GPU falls off the bus five minutes later. Several gangs on one faulty
+// node are several incidents of one cause: what one of them did is no repetition.
 func cooldown(s State, a Action, now time.Time) Verdict {
 	limit := time.Duration(a.Policy.Spec.Guards.CooldownPerNode)
 	v := Verdict{Allowed: true, Limit: policy.Duration(limit).String(), Current: "never"}
@@ -143,13 +199,13 @@ func cooldown(s State, a Action, now time.Time) Verdict {
 	}
 	var last time.Time
 	var by string
-	for _, i := range s.Incidents {
-		if i.ID == a.Incident {
+	for _, g := range s.Grants {
+		if g.Incident == a.Incident || g.sameCause(a.Causes) {
 			continue
 		}
-		for _, d := range i.Done {
+		for _, d := range g.Did {
 			if d.Node == a.Node.Name && d.Verb == a.Verb && d.At.After(last) {
-				last, by = d.At, i.ID
+				last, by = d.At, g.Incident
 			}
 		}
 	}
@@ -166,22 +222,7 @@ func cooldown(s State, a Action, now time.Time) Verdict {
 // budget charges an incident's whole plan when it starts: an open one for what it was admitted with, a closed one for what it did.
 func budget(s State, a Action, now time.Time) Verdict {
 	b := a.Policy.Spec.Guards.ActionBudget
-	from := now.Add(-time.Duration(b.Per))
-	used := 0
-	var times []time.Time
-	for _, i := range s.Incidents {
-		n := 0
-		for _, d := range i.Done {
-			if d.Verb.Disruptive() && d.At.After(from) {
-				n++
-				times = append(times, d.At)
-			}
-		}
-		if i.Open && i.Acting() {
-			n = max(n, i.Planned)
-		}
-		used += n
-	}
+	used, times := charged(s.Grants, a.Policy, a.Incident, now)
 	want := max(a.Disruptive, 1)
 	v := Verdict{Allowed: used+want <= b.Count, Current: strconv.Itoa(used), Limit: fmt.Sprintf("%d per %s", b.Count, b.Per),
 		Detail: fmt.Sprintf("%d more wanted", want)}
@@ -189,6 +230,29 @@ func budget(s State, a Action, now time.Time) Verdict {
 		v.Until = freed(times, used+want-b.Count, time.Duration(b.Per))
 	}
 	return v
+}
+
+// BudgetUsed is how much of the policy's action budget is used now.
+func BudgetUsed(grants []Grant, p policy.Policy, now time.Time) int {
+	used, _ := charged(grants, p, "", now)
+	return used
+}
+
+func charged(grants []Grant, p policy.Policy, without string, now time.Time) (used int, times []time.Time) {
+	from := now.Add(-time.Duration(p.Spec.Guards.ActionBudget.Per))
+	for _, g := range grants {
+		if g.Incident == without || !counts(g, p) {
+			continue
+		}
+		did := g.disruptions(from)
+		times = append(times, did...)
+		n := len(did)
+		if g.Open() && (g.Active || len(g.Did) > 0) { // one that waits and did nothing charges nothing
+			n = max(n, g.Charged)
+		}
+		used += n
+	}
+	return used, times
 }
 
 // freed is when n of the actions will have left the window, zero if there are not so many.
@@ -224,11 +288,11 @@ func perJob(s State, a Action, now time.Time) Verdict {
 		limit = a.With.MaxPerJob
 	}
 	var times []time.Time
-	for _, i := range s.Incidents {
-		if i.JobUID == "" || i.JobUID != a.Job.UID || i.ID == a.Incident {
+	for _, g := range s.Grants {
+		if g.Job == "" || g.Job != a.Job.UID || g.Incident == a.Incident {
 			continue // its own restart, seen again after a crash, is the one being asked about
 		}
-		for _, d := range i.Done {
+		for _, d := range g.Did {
 			if d.Verb == policy.RestartJob && d.At.After(now.Add(-JobWindow)) {
 				times = append(times, d.At)
 			}

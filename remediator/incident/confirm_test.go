@@ -1,7 +1,6 @@
 package incident
 
 import (
-	"context"
 	"errors"
 	"testing"
 
@@ -11,7 +10,7 @@ import (
 )
 
 func TestARanksFaultActsOnlyIfLiveStateBearsItOut(t *testing.T) {
-	steps := bus.RankStatus{Connected: true, Exit: "running", ProcState: "R", StepAgeS: 0.1, P99StepS: 0.1, HeartbeatAgeS: 0.1}
+	steps := bus.RankStatus{Connected: true, Section: "step", Exit: "running", ProcState: "R", StepAgeS: 0.1, P99StepS: 0.1, HeartbeatAgeS: 0.1}
 	waits, stopped, silent := steps, steps, steps
 	waits.StepAgeS = 2
 	stopped.ProcState, stopped.HeartbeatAgeS, stopped.StepAgeS = "T", 2, 2
@@ -19,6 +18,8 @@ func TestARanksFaultActsOnlyIfLiveStateBearsItOut(t *testing.T) {
 	slow := waits
 	slow.P99StepS = 1 // two seconds are nothing to it
 	gone, left, lost := steps, steps, steps
+	saves := waits
+	saves.Section = "checkpoint"
 	gone.Connected, gone.Exit = false, "exception"
 	left.Connected = false // its socket is closed, its ring says nothing of it
 	lost.Exit = "exception"
@@ -37,6 +38,9 @@ func TestARanksFaultActsOnlyIfLiveStateBearsItOut(t *testing.T) {
 		"hung, and its peers step":                          {"rank/hung", &silent, &steps, 1, "pod-0", false, false},
 		"hung, and its peer is as slow as ever":             {"rank/hung", &silent, &slow, 1, "pod-0", false, false},
 		"hung, and it beats again though a peer waits":      {"rank/hung", &waits, &waits, 1, "pod-0", false, false},
+		"hung, and it cannot be read":                       {"rank/hung", &silent, &waits, 1, "pod-0", true, false},
+		"hung, and it has left no ring":                     {"rank/hung", nil, &waits, 1, "pod-0", false, false},
+		"hung, and its peer saves":                          {"rank/hung", &silent, &saves, 1, "pod-0", false, false},
 		"hung, without a peer, for long":                    {"rank/hung", &alone, nil, 1, "pod-0", false, true},
 		"hung, without a peer, for a moment":                {"rank/hung", &silent, nil, 1, "pod-0", false, false},
 		"dead, and its socket is closed":                    {"rank/dead", &gone, &steps, 1, "pod-0", false, true},
@@ -62,47 +66,9 @@ func TestARanksFaultActsOnlyIfLiveStateBearsItOut(t *testing.T) {
 			if c.unread {
 				missing["pod-0"] = errors.New("no such pod")
 			}
-			holds, why := confirmed(Fault{Signal: c.signal, Rank: &zero, Attempt: &one, PodUID: c.pod}, &g, live, missing, bus.Attempt{Attempt: c.attempt})
-			if holds != c.holds || !holds && why == "" {
-				t.Errorf("holds: %v, %s", holds, why)
-			}
-		})
-	}
-}
-
-// seenRanks shows ranks as the test wants them, of pods that are on a node that is not asked about.
-type seenRanks struct {
-	Checkpointer
-	t     *testing.T
-	ranks map[int]bus.RankStatus
-}
-
-func (s seenRanks) Observe(_ context.Context, pods []checkpoint.Member) (checkpoint.Gang, map[string]error) {
-	for _, p := range pods {
-		if p.Node == "n1" {
-			s.t.Errorf("the pod on the node that may be lost is a witness")
-		}
-	}
-	return checkpoint.Gang{Ranks: s.ranks}, nil
-}
-
-func TestALostNodesPeersStandStillBeyondTheirOwnPaceOrAreNoWitness(t *testing.T) {
-	g := cluster.Gang{Members: []cluster.Member{{PodUID: "pod-0", Node: "n1"}, {PodUID: "pod-1", Node: "n2"}}}
-	for name, c := range map[string]struct {
-		ranks          map[int]bus.RankStatus
-		stalled, known bool
-	}{
-		"nobody answers":            {nil, false, false},
-		"they step":                 {map[int]bus.RankStatus{1: {Section: "step", StepAgeS: 0.6, P99StepS: 0.1}}, false, true},
-		"one stands still":          {map[int]bus.RankStatus{1: {Section: "step", StepAgeS: 0.1}, 2: {Section: "step", StepAgeS: 0.8, P99StepS: 0.1}}, true, true},
-		"slow steps are no stall":   {map[int]bus.RankStatus{1: {Section: "step", StepAgeS: 2.5, P99StepS: 1}}, false, true},
-		"beyond three of its own":   {map[int]bus.RankStatus{1: {Section: "step", StepAgeS: 3.5, P99StepS: 1}}, true, true},
-		"it has not begun to train": {map[int]bus.RankStatus{1: {Section: "setup", StepAgeS: 100}}, false, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			stalled, known := (&Engine{Checkpoint: seenRanks{t: t, ranks: c.ranks}}).PeersStalled(t.Context(), g, "n1")
-			if stalled != c.stalled || known != c.known {
-				t.Errorf("stalled %v, known %v", stalled, known)
+			no := confirmed(Fault{Signal: c.signal, Rank: &zero, Attempt: &one, PodUID: c.pod}, &g, live, missing, bus.Attempt{Attempt: c.attempt})
+			if (no == nil) != c.holds || no != nil && no.why == "" {
+				t.Errorf("refuted: %+v", no)
 			}
 		})
 	}

@@ -36,6 +36,7 @@ func TestAStaleEventDoesNothingAndIsNotRemembered(t *testing.T) {
 			on(t, func(s *stage) {
 				ev := at("xid/79", "n1")
 				ev.Time = ev.Time.Add(-c.happened)
+				s.stand("xid/79", "n1", Unknown)
 				if err := s.e.Handle(context.Background(), ev, c.o); err != nil {
 					t.Fatal(err)
 				}
@@ -47,6 +48,16 @@ func TestAStaleEventDoesNothingAndIsNotRemembered(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAnEventThatIsReadLateActsIfItsNodeSaysThatItHolds(t *testing.T) {
+	on(t, func(s *stage) { // a storm filled the queue for two minutes
+		s.stand("xid/79", "n1", Holds)
+		if err := s.e.Handle(context.Background(), at("xid/79", "n1"), Origin{Age: 2 * time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		s.closes(time.Minute, Recovered)
+	})
 }
 
 func TestAnEventThatComesTwiceIsOne(t *testing.T) {

@@ -3,20 +3,24 @@ package incident
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/fleet"
+	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/placement"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 func (w *world) GangsAt(_ context.Context, t event.Target) (out []cluster.Gang, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, uid := range []string{"job-train", "job-other", "job-third"} {
+	for _, uid := range slices.Sorted(maps.Keys(w.gangs)) {
 		g := w.gangs[uid]
-		if g == nil || g.deleted || t.PodUID == "" && t.Job != nil && t.Job.UID != uid { // the pod goes first, as in the real one
+		if g.deleted || t.PodUID == "" && t.Job != nil && t.Job.UID != uid { // the pod goes first, as in the real one
 			continue
 		}
 		w.settle(g)
@@ -47,38 +51,66 @@ func (w *world) Gang(_ context.Context, job event.Job) (cluster.Gang, error) {
 	return w.copy(g), nil
 }
 
-func (w *world) NodeState(name string) (cluster.NodeState, error) {
+func (w *world) Node(name string) (*fleet.Node, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := w.nodes[name]
 	if n == nil || n.gone {
-		return cluster.NodeState{}, cluster.ErrNotFound
+		return nil, cluster.ErrNotFound
 	}
-	return cluster.NodeState{Name: name, Ready: true, Quarantined: n.quarantined, Unschedulable: n.quarantined != ""}, nil
+	return w.view(name, w.taken(nil)), nil
 }
 
-func (w *world) Nodes(without ...string) (out []placement.Node) {
+func (w *world) FleetWithout(without ...string) (out []*fleet.Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	taken := w.taken(without)
 	for _, name := range w.names() {
-		n := w.nodes[name]
-		p := placement.Node{Name: name, Ready: true, Labels: map[string]string{"nvidia.com/gpu.product": n.product}, Unschedulable: n.quarantined != "", Free: map[string]int64{"gpu": 1}}
-		if n.quarantined != "" {
-			p.Taints = append(p.Taints, placement.Taint{Key: placement.QuarantineTaint, Value: n.quarantined, Effect: "NoSchedule"})
-		}
-		for _, g := range w.gangs {
-			for _, m := range g.Members {
-				if m.Node == name && !g.deleted && !slices.Contains(without, m.PodUID) {
-					p.Free["gpu"] = 0
-				}
-			}
-		}
-		out = append(out, p)
+		out = append(out, w.view(name, taken))
 	}
 	return out
 }
 
-func (w *world) Changes(string) (<-chan struct{}, func()) { return nil, func() {} }
+// taken are the nodes on which a pod runs, other than those left out.
+func (w *world) taken(without []string) map[string]bool {
+	out := map[string]bool{}
+	for _, g := range w.gangs {
+		for _, m := range g.Members {
+			if !g.deleted && !slices.Contains(without, m.PodUID) {
+				out[m.Node] = true
+			}
+		}
+	}
+	return out
+}
+
+func (w *world) view(name string, taken map[string]bool) *fleet.Node {
+	n := w.nodes[name]
+	p := &fleet.Node{Name: name, Ready: true, Labels: map[string]string{"nvidia.com/gpu.product": n.product}, Unschedulable: n.quarantined != "", Quarantined: n.quarantined,
+		OutOfService: n.off, Held: n.held, Free: map[string]int64{"gpu": 1}}
+	if n.rack != "" {
+		p.Labels[policy.RackLabels()[0]] = n.rack
+	}
+	if n.held != "" {
+		p.Annotations = map[string]string{guard.HoldAnnotation: n.held}
+	}
+	for key, node := range w.reserved {
+		if node == name {
+			p.Reserved = w.reservedBy[key]
+		}
+	}
+	if n.quarantined != "" {
+		p.Taints = append(p.Taints, fleet.Taint{Key: placement.QuarantineTaint, Value: n.quarantined, Effect: "NoSchedule"})
+	}
+	if taken[name] {
+		p.Free["gpu"] = 0
+	}
+	return p
+}
+
+func (w *world) Wakes(string, func(*fleet.Node) bool) (<-chan struct{}, func()) {
+	return nil, func() {}
+}
 
 func (w *world) Cordon(_ context.Context, name, incident string) (cluster.Cordoned, error) {
 	w.mu.Lock()
@@ -90,6 +122,28 @@ func (w *world) Cordon(_ context.Context, name, incident string) (cluster.Cordon
 	}
 	w.wrotes("cordon "+name, changed)
 	return cluster.Cordoned{Changed: changed, Owner: n.quarantined}, nil
+}
+
+func (w *world) Uncordon(_ context.Context, name, incident string) (cluster.Cordoned, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.nodes[name]
+	changed := n.quarantined == incident
+	if changed {
+		n.quarantined = ""
+	}
+	w.wrotes("uncordon "+name, changed)
+	return cluster.Cordoned{Changed: changed, Owner: n.quarantined}, nil
+}
+
+func (w *world) Unsuspend(_ context.Context, g cluster.Gang, _ string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own := w.gangs[g.Job.UID]
+	changed := own.Suspended
+	own.Suspended = false
+	w.wrotes("resume", changed)
+	return nil
 }
 
 func (w *world) SetCondition(_ context.Context, name string, _ bool, _, _ string) error {
@@ -116,24 +170,29 @@ func (w *world) Reserve(_ context.Context, r cluster.Reservation) error {
 	}
 	key := fmt.Sprintf("%s/%d", r.OwnerUID, *r.Index)
 	changed := w.reserved[key] != r.Node
-	w.reserved[key] = r.Node
+	w.reserved[key], w.reservedBy[key] = r.Node, r.Incident
 	w.wrotes("reserve "+r.Node, changed)
 	return nil
 }
 
-func (w *world) WaitReservationSeen(ctx context.Context, _ cluster.Reservation) error {
+func (w *world) WaitReservationSeen(_ context.Context, _ cluster.Reservation) error {
 	if w.steered {
 		return nil
 	}
-	<-ctx.Done()
-	return fmt.Errorf("%w: %w", cluster.ErrNoPolicy, ctx.Err())
+	return cluster.ErrNoPolicy
 }
 
-func (w *world) Release(context.Context, string) error {
+func (w *world) Release(_ context.Context, incident string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	changed := len(w.reserved) > 0
-	w.reserved = map[string]string{}
+	changed := false
+	for key, by := range w.reservedBy {
+		if by == incident {
+			delete(w.reserved, key)
+			delete(w.reservedBy, key)
+			changed = true
+		}
+	}
 	w.wrotes("release", changed)
 	return nil
 }
@@ -189,7 +248,7 @@ func (w *world) remake(g *gang, k int) {
 	m := w.pod(g, g.Members[k].Index, "")
 	m.Phase, m.PodIP = "Pending", ""
 	switch to := w.reserved[fmt.Sprintf("%s/%d", g.Job.UID, m.Index)]; {
-	case to != "" && w.slips > 0:
+	case (to != "" || !w.steered) && w.slips > 0:
 		w.slips--
 		g.slipped[m.PodUID] = w.slipsTo
 	case w.steered: // stamped when it is made

@@ -10,6 +10,8 @@ import (
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
 	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/ledger"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 func (w *world) Save(ctx context.Context, q checkpoint.Request) (bus.Save, error) {
@@ -75,6 +77,12 @@ func (w *world) Observe(_ context.Context, members []checkpoint.Member) (checkpo
 		return live, missing
 	}
 	ran := time.Since(g.began)
+	w.cut = nil
+	for _, m := range g.Members {
+		if err := w.kubelets[m.Node]; err != nil {
+			w.cut = err
+		}
+	}
 	live.Attempt, live.World = g.attempt, g.Size*nproc
 	for _, m := range g.Members {
 		if !slices.ContainsFunc(members, func(x checkpoint.Member) bool { return x.PodUID == m.PodUID }) {
@@ -85,7 +93,13 @@ func (w *world) Observe(_ context.Context, members []checkpoint.Member) (checkpo
 			continue
 		}
 		for l := range nproc {
-			r := bus.RankStatus{Rank: m.Index*nproc + l, WorldSize: live.World, Attempt: g.attempt, Step: g.from, Exit: "running", Connected: true, CanSave: true, P99StepS: .1}
+			r := bus.RankStatus{Rank: m.Index*nproc + l, WorldSize: live.World, Attempt: g.attempt, Step: g.from, Exit: "running", Section: "step", Connected: true, CanSave: true, P99StepS: .1}
+			if w.cut != nil {
+				r.StepAgeS = 5
+			}
+			if w.goesOn {
+				r.StepAgeS = 0
+			}
 			if ran > w.startsIn {
 				from := g.from
 				r.ResumedStep, r.Step = &from, g.from+int64((ran-w.startsIn)/(100*time.Millisecond))
@@ -114,7 +128,7 @@ func (w *world) complete(g *gang, a bus.Attempt) bool {
 	return true
 }
 
-func (w *world) Plan(e event.Event, f Facts) (*Plan, string) {
+func (w *world) Plan(e event.Event, f Facts) (*Plan, policy.Judgement) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, ok := w.plans[e.Data.Cause.Signal()+" "+e.Data.Target.Node]
@@ -122,12 +136,12 @@ func (w *world) Plan(e event.Event, f Facts) (*Plan, string) {
 		p, ok = w.plans[e.Data.Cause.Signal()]
 	}
 	if !ok {
-		return nil, "no rule"
+		return nil, policy.Judgement{}
 	}
-	return &p, ""
+	return &p, policy.Judgement{}
 }
 
-func (w *world) Guards(p *Plan, f Facts, _ []*Incident) []guard.Verdict {
+func (w *world) Guards(p *Plan, f Facts, _ *ledger.Book) []guard.Verdict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.refuses != nil {

@@ -2,6 +2,7 @@ package incident
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/ledger"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 // world is a cluster, its agents and its bus in memory. It lives in a synctest bubble, whose clock is everybody's. Each write is listed
@@ -19,10 +22,11 @@ type world struct {
 	t  *testing.T
 	mu sync.Mutex
 
-	nodes    map[string]*node
-	gangs    map[string]*gang // by job UID
-	reserved map[string]string
-	kubelets map[string]error // of silent nodes
+	nodes      map[string]*node
+	gangs      map[string]*gang  // by job UID
+	reserved   map[string]string // by owner and index: the node
+	reservedBy map[string]string // and the incident
+	kubelets   map[string]error  // of silent nodes
 
 	did   []string
 	wrote int           // write calls, also those that changed nothing
@@ -30,6 +34,7 @@ type world struct {
 
 	incidents *kv[Incident]
 	attempts  *kv[bus.Attempt]
+	books     *kv[ledger.Book]
 	seen      map[string]bool
 	seenErr   error
 
@@ -51,6 +56,8 @@ type world struct {
 	asked       int           // whether a pod may be evicted
 	budget      func() error  // what a PodDisruptionBudget says to an eviction
 	lets        int           // how many pods a PodDisruptionBudget lets a recreation take at once; 0: all
+	cut         error         // a member's kubelet is silent, so the others stand still
+	goesOn      bool          // the others step on all the same
 	mute        bool          // no rank carries the hook
 	falls       map[int]bool  // attempts of which a worker ends before it is a rank
 	startsIn    time.Duration // from the attempt's beginning to ranks that have resumed
@@ -58,37 +65,66 @@ type world struct {
 
 type node struct {
 	product     string // of its GPUs
+	rack        string
 	quarantined string
 	gone        bool
+	off         string // the taint that says that it is off
+	held        string // why nobody may touch it
 }
 
 type gang struct {
 	cluster.Gang
-	began   time.Time // of the present attempt's ranks
-	attempt int
-	from    int64
-	dead    map[int]bool // ranks of the present attempt that ended
-	deleted bool
-	bound   map[string]time.Time // by pod UID: when it will get its node
-	slipped map[string]string    // by pod UID: where one comes down that was not stamped
+	began           time.Time // of the present attempt's ranks
+	attempt         int
+	from            int64
+	dead            map[int]bool // ranks of the present attempt that ended
+	deleted         bool
+	personSuspended bool                 // by a person
+	bound           map[string]time.Time // by pod UID: when it will get its node
+	slipped         map[string]string    // by pod UID: where one comes down that was not stamped
 }
 
 const nproc = 2
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, ill: map[string]string{}, stands: map[string]Standing{}, nodes: map[string]*node{}, gangs: map[string]*gang{}, reserved: map[string]string{}, kubelets: map[string]error{}, seen: map[string]bool{},
+	w := &world{t: t, ill: map[string]string{}, stands: map[string]Standing{}, nodes: map[string]*node{}, gangs: map[string]*gang{}, reserved: map[string]string{}, reservedBy: map[string]string{}, kubelets: map[string]error{}, seen: map[string]bool{},
 		plans: map[string]Plan{}, saves: map[string]bus.Save{}, holding: map[string]string{}, steered: true, bindsIn: time.Second, startsIn: 500 * time.Millisecond}
 	w.incidents, w.attempts = newKV[Incident](w), newKV[bus.Attempt](w)
+	w.books = newKV[ledger.Book](w)
 	w.attempts.stored = func(job string) { delete(w.holding, job) } // the launchers end whoever is of an older attempt
 	for k := range 6 {
 		w.nodes[fmt.Sprintf("n%d", k+1)] = &node{}
 	}
 	w.gang("train", "n1", "n2")
-	full := Plan{Policy: "gpu", Rule: "leave", Mode: "enforce", Cordon: true, Checkpoint: true, Restart: true, Placement: "equivalent", MaxPerJob: 3, VerifyWithin: 20 * time.Second, TakeUpWithin: 24 * time.Hour}
+	full := Plan{Policy: "gpu", Rule: "leave", Mode: "enforce", Steps: does(policy.Cordon, policy.Checkpoint, policy.RestartJob), VerifyWithin: 20 * time.Second, TakeUpWithin: 24 * time.Hour}
 	stay := full
-	stay.Rule, stay.Cordon, stay.Checkpoint = "again", false, false
+	stay.Rule, stay.Steps = "again", does(policy.RestartJob)
 	w.plans["gpu/row-remap"], w.plans["xid/79"], w.plans["node/lost"], w.plans["rank/dead"], w.plans["rank/hung"] = full, full, full, stay, stay
 	return w
+}
+
+// does are the steps of a plan.
+func does(verbs ...policy.Verb) (out []policy.PlannedStep) {
+	for _, v := range verbs {
+		s := policy.PlannedStep{Step: policy.Step{Do: v}}
+		if v == policy.RestartJob {
+			s.With = &policy.With{Placement: policy.Equivalent, MaxPerJob: 3}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// fast lets the plan replace pods without the Job controller's back-off, or not.
+func (p *Plan) fast(on bool) {
+	p.Steps = slices.Clone(p.Steps)
+	for k, s := range p.Steps {
+		if s.With != nil {
+			with := *s.With
+			with.FastReplace = on
+			p.Steps[k].With = &with
+		}
+	}
 }
 
 // gang starts a job with one pod a node, run by the launcher.
@@ -174,11 +210,4 @@ func (w *world) anywhere(g *gang) string {
 	return ""
 }
 
-func (w *world) names() []string {
-	var out []string
-	for name := range w.nodes {
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return out
-}
+func (w *world) names() []string { return slices.Sorted(maps.Keys(w.nodes)) }

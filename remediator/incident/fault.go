@@ -6,6 +6,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 // maxRaw bounds what an incident keeps of an event's raw text.
@@ -15,7 +16,7 @@ func faultOf(ev event.Event, g *cluster.Gang, p *Plan) Fault {
 	t := ev.Data.Target
 	f := Fault{
 		EventID: ev.ID, Signal: ev.Data.Cause.Signal(), Sev: ev.Data.Severity, At: ev.Time, Node: t.Node, GPU: t.GPU, PodUID: t.PodUID,
-		Rank: t.Rank, Attempt: t.Attempt, Moves: p.Cordon, Usable: usable(ev), Event: ev,
+		Rank: t.Rank, Attempt: t.Attempt, Moves: p.Has(policy.Cordon), Usable: usable(ev), Event: ev,
 	}
 	f.Event.Data.Extra = nil // the record has to fit into one message
 	if raw := &f.Event.Data.Evidence.Raw; len(*raw) > maxRaw {

@@ -66,7 +66,9 @@ func fold(line string, columns, hang int) (parts []string) {
 			break
 		}
 		parts = append(parts, strings.TrimRight(line[:cut], " "))
-		line = strings.TrimLeft(line[cut:], " ")
+		if line = strings.TrimLeft(line[cut:], " "); line == "" { // it ended with spaces, just where it is broken
+			return parts
+		}
 	}
 	return append(parts, line)
 }

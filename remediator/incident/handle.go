@@ -11,6 +11,7 @@ import (
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 // Origin says how an event reached the engine.
@@ -22,21 +23,15 @@ type Origin struct {
 	Observed *Incident
 }
 
-// Handle deals with one event. It returns nil when the event is dealt with for good, also when nothing is to be done; an error
+// Handle deals with one event. It returns nil when the event needs no further delivery, also when nothing is to be done; an error
 // means: deliver it again.
 func (e *Engine) Handle(ctx context.Context, ev event.Event, o Origin) error {
 	if ev.Type != event.Fault && ev.Type != event.Anomaly {
 		return nil
 	}
-	e.handling.Lock()
-	defer e.handling.Unlock()
-	known, err := e.Seen.Known(ctx, ev.ID)
-	if err != nil {
-		return err
-	}
-	if known {
-		e.count("seen before")
-		return nil
+	defer e.keys.lock("node/" + ev.Data.Target.Node)()
+	if s, _ := e.Conditions.Standing(ev); s == Holds {
+		o.Live = true // however late it is read, its node says now that it holds
 	}
 	if age := e.ageOf(ev, o); age > e.Judge.MaxEventAge() && !o.Live {
 		// A stale event never acts by itself. If its node still has the condition, the reconciliation of conditions brings it
@@ -45,7 +40,8 @@ func (e *Engine) Handle(ctx context.Context, ev event.Event, o Origin) error {
 		e.Log.Warn("stale event: nothing is done by it", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "age", age)
 		return nil
 	}
-	err = e.dispatch(ctx, ev, o.Observed)
+	h := &handling{e: e, Event: ev, observed: o.Observed}
+	err := e.dispatch(ctx, h)
 	if errors.Is(err, cluster.ErrForbidden) { // it will be refused again, and must not hold up the others
 		e.count("forbidden")
 		e.Log.Error("event not dealt with", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "error", err)
@@ -54,7 +50,32 @@ func (e *Engine) Handle(ctx context.Context, ev event.Event, o Origin) error {
 	if err != nil {
 		return err
 	}
+	if !h.asked || h.known {
+		return nil
+	}
 	return e.Seen.Remember(ctx, ev.ID)
+}
+
+// handling is one event while it is dealt with. Whether it was dealt with before is only asked where something is to be done about it.
+type handling struct {
+	event.Event
+	e        *Engine
+	observed *Incident
+	asked    bool
+	known    bool
+}
+
+func (h *handling) before(ctx context.Context) (known bool, err error) {
+	if h.asked {
+		return h.known, nil
+	}
+	if h.known, err = h.e.Seen.Known(ctx, h.ID); err != nil {
+		return false, err
+	}
+	if h.asked = true; h.known {
+		h.e.count("seen before")
+	}
+	return h.known, nil
 }
 
 // ageOf is the greater of the stream's age and of what the event says of itself: a replayed event is young in the stream and
@@ -81,24 +102,29 @@ func (e *Engine) Noted() map[string]int64 {
 }
 
 // dispatch opens or joins one incident per gang concerned, or one for the node where no gang is.
-func (e *Engine) dispatch(ctx context.Context, ev event.Event, observed *Incident) error {
-	gangs, err := e.Cluster.GangsAt(ctx, ev.Data.Target)
+func (e *Engine) dispatch(ctx context.Context, h *handling) error {
+	gangs, err := e.Cluster.GangsAt(ctx, h.Data.Target)
 	if err != nil {
 		return err
 	}
+	slices.SortFunc(gangs, func(a, b cluster.Gang) int { return strings.Compare(a.Job.UID, b.Job.UID) }) // one order, so that two never wait for each other
+	for _, g := range gangs {
+		defer e.keys.lock("job/" + g.Job.UID)()
+	}
 	if len(gangs) == 0 {
-		return e.concern(ctx, ev, nil, observed)
+		return e.concern(ctx, h, nil)
 	}
 	var errs []error
 	for _, g := range gangs {
-		errs = append(errs, e.concern(ctx, ev, &g, observed))
+		errs = append(errs, e.concern(ctx, h, &g))
 	}
 	return errors.Join(errs...)
 }
 
-func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang, observed *Incident) error {
+func (e *Engine) concern(ctx context.Context, h *handling, g *cluster.Gang) error {
+	ev, observed := h.Event, h.observed
 	t := ev.Data.Target
-	node, err := e.Cluster.NodeState(t.Node)
+	node, err := e.Cluster.Node(t.Node)
 	if err != nil && t.Node != "" {
 		e.count("node unknown")
 		e.Log.Warn("event about a node that the cluster does not have", "id", ev.ID, "node", t.Node)
@@ -115,38 +141,43 @@ func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang, o
 		return nil
 	}
 	d := e.incidentOf(g, t.Node)
-	facts := Facts{Now: e.Now(), Node: node, Gang: g, Nodes: e.Cluster.Nodes()}
+	facts := Facts{Now: e.Now(), Node: node, Gang: g}
 	if d != nil {
 		i := d.snapshot()
 		facts.Incident = &i
 	}
-	if d == nil && g == nil && node.Quarantined != "" { // nobody runs there and nobody will: an echo of what was dealt with
+	if d == nil && g == nil && node != nil && node.Quarantined != "" { // nobody runs there and nobody will: an echo of what was dealt with
 		e.count("node is quarantined")
 		return nil
 	}
-	plan, why := e.Judge.Plan(ev, facts)
-	if observed != nil && (plan == nil || plan.Mode == observes || e.Now().Sub(observed.Opened) > plan.TakeUpWithin) {
+	plan, decision := e.Judge.Plan(ev, facts)
+	if observed != nil && (plan == nil || plan.Mode == policy.Observe || e.Now().Sub(observed.Opened) > plan.TakeUpWithin) {
 		return errObserves
+	}
+	if plan != nil || d != nil || decision.Outcome == policy.Tell {
+		if known, err := h.before(ctx); known || err != nil {
+			return err
+		}
 	}
 	if plan == nil {
 		e.count("no rule acts")
 		if d != nil {
 			return d.add(ctx, ev, nil)
 		}
-		if e.Untaken != nil {
-			e.Untaken(ev, facts)
+		if e.Ignored != nil {
+			e.Ignored(ev, facts, decision)
 		}
-		e.Log.Info("event noted", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "node", t.Node, "why", why)
+		e.Log.Info("event noted", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "node", t.Node, "outcome", decision.Outcome, "why", decision.Why, "detail", decision.Detail)
 		return nil
 	}
-	if g == nil && d == nil && !plan.Cordon { // a rank of a pod that is no more, say
+	if g == nil && d == nil && !plan.Has(policy.Cordon) { // a rank of a pod that is no more, say
 		e.count("nothing runs there")
 		return nil
 	}
 	f := faultOf(ev, g, plan)
 	f.Seen = e.Now()
 	switch {
-	case d != nil && plan.Mode == observes: // it is not to be acted on, also not along with another
+	case d != nil && plan.Mode == policy.Observe: // it is not to be acted on, also not along with another
 		err = d.add(ctx, ev, nil)
 	case d != nil:
 		err = d.add(ctx, ev, &f)
@@ -162,7 +193,7 @@ func (e *Engine) concern(ctx context.Context, ev event.Event, g *cluster.Gang, o
 		ended := d.snapshot()
 		e.remember(ended)
 		e.drop(ended.ID)
-		return e.concern(ctx, ev, g, observed)
+		return e.concern(ctx, h, g)
 	}
 	return err
 }
@@ -176,9 +207,11 @@ func standsOn(g *cluster.Gang, node string) bool {
 func (e *Engine) incidentOf(g *cluster.Gang, node string) *driver {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, d := range e.drivers {
-		i := d.snapshot()
-		if i.concerns(g, node) {
+	if g != nil {
+		return e.byJob[g.Job.UID]
+	}
+	for _, d := range e.byNode[node] {
+		if d.now.Load().concerns(nil, node) {
 			return d
 		}
 	}
@@ -193,7 +226,7 @@ func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fa
 		subject = g.Job.UID
 	}
 	i := Incident{
-		ID: "inc-" + event.NewID(ev.ID, subject)[:12], Cluster: e.Name, State: Detected, Opened: now, StateAt: now, Faults: []Fault{f}, Round: 1,
+		ID: "inc-" + event.NewID(ev.ID, subject)[:12], Cluster: e.Name, Term: e.Term, State: Detected, Furthest: Detected, Opened: now, StateAt: now, Faults: []Fault{f}, Round: 1,
 	}
 	i.Notes = []Note{{At: now, State: Detected, Text: strings.TrimSpace(fmt.Sprintf("%s on %s %s", f.Signal, f.Node, ev.Data.Evidence.Raw))}}
 	if observed != nil {
@@ -202,6 +235,9 @@ func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fa
 	}
 	if g != nil {
 		i.Job = &g.Job
+	}
+	if err := e.fence(); err != nil {
+		return err
 	}
 	rev, err := e.Store.Put(ctx, i.ID, i, 0)
 	if errors.Is(err, bus.ErrConflict) { // delivered before, and recorded before the crash

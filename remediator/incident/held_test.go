@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 // guards asks a guard, and the age of events as the real one does.
@@ -222,7 +223,7 @@ func TestAKillSwitchThatIsTurnedOffWakesWhatItHeld(t *testing.T) {
 	})
 }
 
-func (s *stage) mode(mode string) {
+func (s *stage) mode(mode policy.Mode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for signal, p := range s.plans {
@@ -247,7 +248,7 @@ func TestWhatWasOnlyObservedIsTakenUpOnceWhenThePolicyActs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			on(t, func(s *stage) {
-				s.mode(observes)
+				s.mode(policy.Observe)
 				first(s)
 				ev := at("gpu/row-remap", "n1")
 				s.says(ev)
@@ -279,16 +280,16 @@ func TestWhatWasOnlyObservedIsTakenUpOnceWhenThePolicyActs(t *testing.T) {
 
 func TestWhatWasOnlyObservedStaysSoWhereItEndedOrIsTooLongAgoOrThePolicyStillObserves(t *testing.T) {
 	for name, then := range map[string]func(*stage){
-		"it ended":               func(s *stage) { s.stand("gpu/row-remap", "n1", Ended); s.mode("enforce") },
-		"nobody can say":         func(s *stage) { s.stand("gpu/row-remap", "n1", Unknown); s.mode("enforce") },
-		"the agent is silent":    func(s *stage) { s.stand("gpu/row-remap", "n1", Silent); s.mode("enforce") },
-		"too long ago":           func(s *stage) { time.Sleep(25 * time.Hour); s.mode("enforce") },
-		"the policy observes on": func(*stage) {},
-		"the rule is gone":       func(s *stage) { s.mu.Lock(); delete(s.plans, "gpu/row-remap"); s.mu.Unlock() },
+		"it ended":                     func(s *stage) { s.stand("gpu/row-remap", "n1", Ended); s.mode("enforce") },
+		"nobody can say":               func(s *stage) { s.stand("gpu/row-remap", "n1", Unknown); s.mode("enforce") },
+		"the agent is silent":          func(s *stage) { s.stand("gpu/row-remap", "n1", Silent); s.mode("enforce") },
+		"too long ago":                 func(s *stage) { time.Sleep(25 * time.Hour); s.mode("enforce") },
+		"the policy policy.Observe on": func(*stage) {},
+		"the rule is gone":             func(s *stage) { s.mu.Lock(); delete(s.plans, "gpu/row-remap"); s.mu.Unlock() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			on(t, func(s *stage) {
-				s.mode(observes)
+				s.mode(policy.Observe)
 				s.says(at("gpu/row-remap", "n1"))
 				s.closes(time.Minute, Observed)
 				then(s)
@@ -302,7 +303,7 @@ func TestWhatWasOnlyObservedStaysSoWhereItEndedOrIsTooLongAgoOrThePolicyStillObs
 
 func TestACrashWhileWhatWasObservedIsTakenUpDoesNothingTwice(t *testing.T) {
 	on(t, func(s *stage) {
-		s.mode(observes)
+		s.mode(policy.Observe)
 		s.says(at("gpu/row-remap", "n1"))
 		s.closes(time.Minute, Observed)
 		s.mode("enforce")

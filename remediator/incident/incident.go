@@ -1,13 +1,15 @@
 // Package incident is the state machine that brings a job back: one durable record per cause, advanced step by step.
 //
-// Each step reads live state, acts idempotently, and is recorded by compare-and-swap before the next begins; so a crash at any
-// point is resumed without doing a step twice, and a second process that believes itself the leader loses the first write it
-// tries. Events, however late, doubled or forged, only ever open an incident or join one: what is done is decided from live
-// state. The package knows Kubernetes, NATS and policy files only through the interfaces in ports.go.
+// A step is a function of a view: the record as stored, live state, and the time. It acts idempotently and returns a typed Result: go on,
+// wait, plan again, or close. The driver applies the result in one place: it records it by compare-and-swap before the next step begins. So a
+// crash at any point is resumed without doing a step twice, and a second process that believes itself the leader loses the first write it
+// tries. Every wait has a reason from one table (reason.go), with a deadline at which a person is asked and one at which it is given up.
+//
+// Events, however late, doubled or forged, only ever open an incident or join one: what is done is decided from live state, and only with a
+// grant of the ledger. The package knows Kubernetes, NATS and policy files only through the interfaces in ports.go.
 package incident
 
 import (
-	"encoding/json"
 	"slices"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/placement"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 // State is the last step that is done and recorded.
@@ -62,6 +65,8 @@ const (
 	NotConfirmed Outcome = "not-confirmed" // live state did not bear the event out
 	Failed       Outcome = "failed"        // tries are used up; a person is needed
 	Gone         Outcome = "job-gone"      // the job ended or was deleted meanwhile
+	Cancelled    Outcome = "cancelled"     // a person undid by hand what it had begun
+	GaveUp       Outcome = "gave-up"       // a step could not be done in time; what it held was given back
 )
 
 // Fault is one faulty thing of the incident.
@@ -101,30 +106,6 @@ type Write struct {
 	Error  string    `json:"error,omitempty"`
 }
 
-// Plan is what the chosen rule asks for.
-type Plan struct {
-	Policy       string        `json:"policy"`
-	Rule         string        `json:"rule"`
-	Mode         string        `json:"mode"` // observe|approve|enforce
-	Cordon       bool          `json:"cordon"`
-	Checkpoint   bool          `json:"checkpoint"`
-	Restart      bool          `json:"restart"`
-	Placement    string        `json:"placement"` // equivalent|same-node|any
-	MaxTierLoss  int           `json:"max_tier_loss"`
-	FastReplace  bool          `json:"fast_replace"`
-	MaxPerJob    int           `json:"max_per_job"`
-	VerifyWithin time.Duration `json:"verify_within"`
-	Notify       bool          `json:"notify,omitempty"`
-	// Recommend lists steps that nothing here can carry out, for a person.
-	Recommend []string `json:"recommend,omitempty"`
-	// NeedsApproval: a person must say yes before anything is changed.
-	NeedsApproval bool `json:"needs_approval,omitempty"`
-	// TakeUpWithin is how long the incident may be held back by a guard, or only observed, and still be taken up; 0: not at all.
-	TakeUpWithin time.Duration `json:"take_up_within,omitempty"`
-	// Judgement is the whole path of the decision, as `explain` prints it.
-	Judgement json.RawMessage `json:"judgement,omitempty"`
-}
-
 // Checkpoint is the outcome of the checkpoint step.
 type Checkpoint struct {
 	Taken bool      `json:"taken"`
@@ -152,8 +133,11 @@ type Incident struct {
 	Cluster  string    `json:"cluster"`
 	State    State     `json:"state"`
 	Outcome  Outcome   `json:"outcome,omitempty"`
-	Reason   string    `json:"reason,omitempty"`  // of the outcome
-	Waiting  string    `json:"waiting,omitempty"` // what the present step waits for
+	Reason   string    `json:"reason,omitempty"`   // of the outcome
+	Term     int64     `json:"term,omitempty"`     // of the leader that wrote the record
+	Waiting  string    `json:"waiting,omitempty"`  // what the present step waits for, in words
+	Wait     *Wait     `json:"wait,omitempty"`     // the same as a reason with its times
+	Furthest State     `json:"furthest,omitempty"` // the furthest state that it ever reached, in any round
 	Opened   time.Time `json:"opened"`
 	StateAt  time.Time `json:"state_at"`
 	ClosedAt time.Time `json:"closed_at,omitzero"`
@@ -170,20 +154,26 @@ type Incident struct {
 	Job       *event.Job `json:"job,omitempty"`
 	WorldSize int        `json:"world_size,omitempty"`
 	NProc     int        `json:"nproc,omitempty"`
-	Path      string     `json:"path,omitempty"` // launcher|recreate
-	Round     int        `json:"round"`          // recoveries begun in this incident: 1, then one more for each fault during recovery
-	Restarts  int        `json:"restarts"`       // attempts begun by this incident
-	Attempt   int        `json:"attempt"`        // the attempt that is to step again
+	Path      string     `json:"path,omitempty"`  // launcher|recreate
+	Round     int        `json:"round"`           // recoveries begun in this incident: 1, then one more for each fault during recovery
+	Restarts  int        `json:"restarts"`        // attempts begun by this incident
+	Begun     bool       `json:"begun,omitempty"` // this round has begun to stop ranks
+	Attempt   int        `json:"attempt"`         // the attempt that is to step again
 
-	Cordons     []string    `json:"cordons,omitempty"`
-	Checkpoint  *Checkpoint `json:"checkpoint,omitempty"`
-	MaxStep     int64       `json:"max_step"` // furthest step any rank had completed
-	Moves       []Move      `json:"moves,omitempty"`
-	Strays      []string    `json:"strays,omitempty"`    // pods sent away, by UID, since they had slipped past their reservation
-	Suspended   bool        `json:"suspended,omitempty"` // this incident suspends its job, and has not resumed it yet
-	ResumedStep *int64      `json:"resumed_step,omitempty"`
-	LostSteps   *int64      `json:"lost_steps,omitempty"`
-	FirstStep   *time.Time  `json:"first_step,omitempty"` // when the last rank had stepped past the checkpoint
+	Cordons     []string          `json:"cordons,omitempty"`
+	Checkpoint  *Checkpoint       `json:"checkpoint,omitempty"`
+	MaxStep     int64             `json:"max_step"` // furthest step any rank had completed
+	Moves       []Move            `json:"moves,omitempty"`
+	Strays      []string          `json:"strays,omitempty"`     // pods sent away, by UID, since they had slipped past their reservation
+	Replaced    UIDs              `json:"replaced,omitempty"`   // of a recreated gang: the pods that this round replaces
+	Recreated   bool              `json:"recreated,omitempty"`  // the pods of this round were all taken away; the watch may show them a moment longer
+	Reserved    bool              `json:"reserved,omitempty"`   // reservations may exist
+	Uncordoned  []string          `json:"uncordoned,omitempty"` // nodes that a person uncordoned since this incident cordoned them
+	LossProof   map[string]string `json:"loss_proof,omitempty"` // by lost node: what proved that its processes do not run any more
+	Suspended   bool              `json:"suspended,omitempty"`  // this incident suspends its job, and has not resumed it yet
+	ResumedStep *int64            `json:"resumed_step,omitempty"`
+	LostSteps   *int64            `json:"lost_steps,omitempty"`
+	FirstStep   *time.Time        `json:"first_step,omitempty"` // when the last rank had stepped past the checkpoint
 
 	Notes  []Note  `json:"notes"`
 	Writes []Write `json:"writes,omitempty"`
@@ -194,6 +184,8 @@ const (
 	maxJoined = 64
 	maxNotes  = 200
 	maxWrites = 200
+	// maxDecided bounds the moves that keep their decision: a record has to fit into one message.
+	maxDecided = 16
 )
 
 // Open reports whether the incident still has steps to do.
@@ -210,18 +202,29 @@ func (i *Incident) FaultyNodes() []string {
 	return out
 }
 
+// PodsReplaced is how many pods this round replaces: those that move, or with no launcher all of them.
+func (i *Incident) PodsReplaced() int {
+	if i.Path == recreatePath {
+		return len(i.Replaced)
+	}
+	return len(i.Moves)
+}
+
 // Knows reports whether the event opened or joined this incident.
 func (i *Incident) Knows(eventID string) bool {
 	return slices.Contains(i.Joined, eventID) || slices.ContainsFunc(i.Faults, func(f Fault) bool { return f.EventID == eventID })
 }
 
 // reached reports whether the incident ever was as far as s, in this round or an earlier one.
-func (i *Incident) reached(s State) bool {
-	return slices.ContainsFunc(i.Notes, func(n Note) bool { return n.State != Closed && order[n.State] >= order[s] })
-}
+func (i *Incident) reached(s State) bool { return order[i.Furthest] >= order[s] }
 
 // acted reports whether something may have been changed: from then on the incident is brought to its end, however long it has to wait.
 func (i *Incident) acted() bool { return i.reached(Approved) }
+
+// stopped reports whether ranks of the job may have been stopped, so that the job is down until the incident is brought to its end.
+func (i *Incident) stopped() bool {
+	return i.Job != nil && i.Plan.Has(policy.RestartJob) && (i.Restarts > 0 || i.Suspended || i.reached(Restarted) || i.State == Placed && i.Begun)
+}
 
 // holds reports whether ranks hold after a checkpoint and wait to be moved.
 func (i *Incident) holds() bool {
@@ -252,7 +255,10 @@ func (i *Incident) append(n Note) {
 // advance records a step. Even one that took no measurable time, or began before the clock was set back, is told from a mere note.
 func (i *Incident) advance(at time.Time, to State, text string) {
 	took := max(at.Sub(i.StateAt), time.Nanosecond).Seconds()
-	i.State, i.StateAt, i.Waiting = to, at, ""
+	i.State, i.StateAt, i.Waiting, i.Wait = to, at, "", nil
+	if to != Closed && order[to] > order[i.Furthest] {
+		i.Furthest = to
+	}
 	i.append(Note{At: at, State: to, TookS: took, Text: text})
 }
 

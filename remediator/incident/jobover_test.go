@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 // over are the ways in which a job is no more.
@@ -40,7 +41,7 @@ func TestANodeThatIsStillFaultyIsCordonedThoughTheJobOfItsHeldIncidentEnded(t *t
 				s.hold(guard.Hold, false)
 				i := s.closes(time.Minute, Quarantined)
 				s.wantDid("cordon n1")
-				if i.Job == nil || i.Plan.Restart {
+				if i.Job == nil || i.Plan.Has(policy.RestartJob) {
 					t.Errorf("job %v, plan %+v", i.Job, i.Plan)
 				}
 			})

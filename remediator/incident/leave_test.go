@@ -29,9 +29,9 @@ func TestARefusalByADisruptionBudgetOrTheJobsLimitCostsTheJobNothing(t *testing.
 		by       error
 		is, says string
 	}{
-		"launcher":           {launcherPath, errBudget, waitBudget, "namespace ml: The disruption budget train needs 2 healthy pods"},
-		"recreate":           {recreatePath, errBudget, waitBudget, "namespace ml: The disruption budget train needs 2 healthy pods"},
-		"launcher, by limit": {launcherPath, errFails, waitFails, "Job ml/train: an eviction counts as a failure; it has 0"},
+		"launcher":           {launcherPath, errBudget, meanings[ReasonBudget].begins, "namespace ml: The disruption budget train needs 2 healthy pods"},
+		"recreate":           {recreatePath, errBudget, meanings[ReasonBudget].begins, "namespace ml: The disruption budget train needs 2 healthy pods"},
+		"launcher, by limit": {launcherPath, errFails, meanings[ReasonFails].begins, "Job ml/train: an eviction counts as a failure; it has 0"},
 	} {
 		path := c.path
 		for _, from := range []State{Detected, Checkpointed, Placed} { // when it comes to be forbidden
@@ -71,7 +71,7 @@ func TestARefusalByADisruptionBudgetOrTheJobsLimitCostsTheJobNothing(t *testing.
 
 // Between the question and the eviction a budget can still change its mind, and a Job can lose other pods. The attempt is begun then, and is finished when it may be.
 func TestWhatForbidsItAfterAllIsWaitedForAndAskedNoMore(t *testing.T) {
-	for begins, by := range map[string]error{waitRest: errBudget, waitFailRest: errFails} {
+	for begins, by := range map[string]error{meanings[ReasonRest].begins: errBudget, meanings[ReasonFailsRest].begins: errFails} {
 		on(t, func(s *stage) {
 			s.attempts.stored = func(job string) {
 				delete(s.holding, job)
@@ -97,10 +97,12 @@ func TestAGangThatABudgetLetsGoOneByOneIsRecreatedToItsEnd(t *testing.T) {
 		s.gangs["job-train"].Launcher = false
 		s.lets = 1
 		p := s.plans["gpu/row-remap"]
-		p.FastReplace = true
+		p.fast(true)
 		s.plans["gpu/row-remap"] = p
 		told := false
-		s.e.Stepped = func(i *Incident) { told = told || i.NeedsPerson() && strings.HasPrefix(i.Waiting, waitRest) }
+		s.e.Stepped = func(i *Incident) {
+			told = told || i.NeedsPerson() && strings.HasPrefix(i.Waiting, meanings[ReasonRest].begins)
+		}
 		s.says(at("gpu/row-remap", "n1"))
 		i := s.closes(2*time.Minute, Recovered)
 		s.wantDid("cordon n1", "save "+i.ID+"-1", "reserve n3", "recreate train-0-1", "recreate train-1-2", "release")

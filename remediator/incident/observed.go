@@ -11,6 +11,7 @@ import (
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 // Correlation is how long after the first fault of an incident on which nothing was done another finding of the same job, or of the same
@@ -60,8 +61,8 @@ func (i *Incident) takes(f Fault) bool {
 // takeIn records a fault in the closed incident c that it belongs to, if nothing would be done about it either. Of a repetition, and beyond
 // the bounds of a record, only the event's id is kept. It may be repeated.
 func (e *Engine) takeIn(ctx context.Context, c Incident, ev event.Event, g *cluster.Gang, p *Plan, f Fault) (bool, error) {
-	observed := c.Plan.Mode == observes
-	if observed != (p.Mode == observes) {
+	observed := c.Plan.Mode == policy.Observe
+	if observed != (p.Mode == policy.Observe) {
 		return false, nil
 	}
 	if !observed {
@@ -86,10 +87,8 @@ func (e *Engine) takeIn(ctx context.Context, c Incident, ev event.Event, g *clus
 		default:
 			i.Faults = append(i.Faults, f)
 			i.note(e.Now(), fmt.Sprintf("%s on %s joined, of the same incident: rule %s", f.Signal, f.Node, p.Rule))
-			if observed && p.Cordon && !i.Plan.Cordon { // worse than it began
-				if err := e.reconsider(&i, g, p); err != nil {
-					return false, err
-				}
+			if observed && p.Has(policy.Cordon) && !i.Plan.Has(policy.Cordon) { // worse than it began
+				e.reconsider(&i, g, p)
 			}
 		}
 		switch _, err = e.Store.Put(ctx, i.ID, i, rev); {
@@ -113,32 +112,30 @@ func (f Fault) repeats(k Fault) bool {
 // unwanted reports whether an incident of this fault alone would be refused for good too, and for the same reason: its job has not opted in,
 // or restarts do not help it. All other guards let go in time, and are asked anew for each.
 func (e *Engine) unwanted(c Incident, g *cluster.Gang, p *Plan, f Fault) (bool, error) {
-	own, d := Incident{Faults: []Fault{f}}, driver{e: e}
-	if g == nil || d.left(g, own) {
+	v := e.viewOf(Incident{Faults: []Fault{f}}, g)
+	if g == nil || v.left() {
 		return false, nil // to cordon needs nobody's consent
 	}
-	own.Job = &g.Job
-	verdicts, err := d.guards(p, Facts{Now: e.Now(), Gang: g, Incident: &own, Seen: f.Seen}, own)
+	v.Job = &g.Job
+	book := e.Ledger.Book()
+	verdicts := v.verdicts(p, Facts{Now: v.now, Gang: g, Incident: &v.Incident, Seen: f.Seen}, &book)
 	return slices.ContainsFunc(guard.Blocking(verdicts), func(v guard.Verdict) bool {
 		return (v.Guard == guard.OptIn || v.Guard == guard.PerJob) && slices.ContainsFunc(guard.Blocking(c.Guards), func(w guard.Verdict) bool { return w.Guard == v.Guard })
-	}), err
+	}), nil
+}
+
+// viewOf looks at a record that no driver has.
+func (e *Engine) viewOf(i Incident, g *cluster.Gang) *view {
+	return &view{Incident: i, d: &driver{e: e, log: e.Log}, e: e, now: e.Now(), gang: g}
 }
 
 // reconsider writes down what a stronger plan would have done.
-func (e *Engine) reconsider(i *Incident, g *cluster.Gang, p *Plan) error {
-	d := driver{e: e}
-	if g == nil || d.left(g, *i) {
-		p.Checkpoint, p.Restart = false, false
+func (e *Engine) reconsider(i *Incident, g *cluster.Gang, p *Plan) {
+	v := e.viewOf(*i, g)
+	if g == nil || v.left() {
+		p = p.onlyNode()
 	}
-	verdicts, err := d.guards(p, Facts{Now: e.Now(), Gang: g, Incident: i, Nodes: e.Cluster.Nodes(), Seen: e.Now()}, *i)
-	if err != nil {
-		return err
-	}
-	i.Plan, i.Guards, i.Moves, i.Reason = p, verdicts, d.preview(g, p, *i), p.wouldHave()
-	return nil
-}
-
-// wouldHave is the reason of an incident that its policy only observes.
-func (p *Plan) wouldHave() string {
-	return fmt.Sprintf("policy %s observes: rule %s would have acted", p.Policy, p.Rule)
+	book := e.Ledger.Book()
+	i.Guards = v.verdicts(p, Facts{Now: v.now, Gang: g, Incident: i, Seen: v.now}, &book)
+	i.Plan, i.Moves, i.Reason = p, v.preview(p), p.wouldHave()
 }

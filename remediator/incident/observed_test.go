@@ -12,9 +12,10 @@ import (
 
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
-var everyMode = map[string]func(*stage){"observe": func(s *stage) { s.mode(observes) }, "approve": asks, "enforce": func(*stage) {}}
+var everyMode = map[string]func(*stage){"observe": func(s *stage) { s.mode(policy.Observe) }, "approve": asks, "enforce": func(*stage) {}}
 
 // lost is what DCGM says of a GPU after the driver's line.
 func (s *stage) lost(node string) event.Event {
@@ -49,7 +50,7 @@ func TestWhatIsFoundTwiceOfOneFaultIsOneIncidentInEveryMode(t *testing.T) {
 					s.says(second)
 					time.Sleep(time.Minute)
 					i := s.only()
-					if mode == observes && (i.Outcome != Observed || len(i.Faults) != 2 && name != "at once" || !i.Knows(second.ID) || len(s.did) > 0) {
+					if mode == "observe" && (i.Outcome != Observed || len(i.Faults) != 2 && name != "at once" || !i.Knows(second.ID) || len(s.did) > 0) {
 						t.Errorf("%s, %d faults, joined %v, did %q", i.Outcome, len(i.Faults), i.Joined, s.did)
 					}
 					s.wantOnce()
@@ -71,7 +72,7 @@ func (h onLine) Handle(_ context.Context, r slog.Record) error { h.f(r.Message);
 
 func TestAFindingThatMeetsTheCloseJoinsWhatCloses(t *testing.T) {
 	on(t, func(s *stage) {
-		s.mode(observes)
+		s.mode(policy.Observe)
 		second := s.lost("n1")
 		s.e.Log = slog.New(onLine{slog.DiscardHandler, func(line string) {
 			if line == "incident closed" {
@@ -109,7 +110,7 @@ func TestWhatIsAnotherFaultIsAnIncidentOfItsOwnAlsoWhereNothingIsDone(t *testing
 	} {
 		t.Run(name, func(t *testing.T) {
 			on(t, func(s *stage) {
-				s.mode(observes)
+				s.mode(policy.Observe)
 				s.says(at("xid/79", "n1"))
 				s.closes(time.Minute, Observed)
 				s.says(next(s))
@@ -124,7 +125,7 @@ func TestWhatIsAnotherFaultIsAnIncidentOfItsOwnAlsoWhereNothingIsDone(t *testing
 
 func TestWhatIsWorseThanItBeganIsSoInTheRecordOfWhatWouldHaveBeenDone(t *testing.T) {
 	on(t, func(s *stage) {
-		s.mode(observes)
+		s.mode(policy.Observe)
 		var told []Outcome
 		s.e.Stepped = func(i *Incident) {
 			if !i.Open() {
@@ -132,12 +133,12 @@ func TestWhatIsWorseThanItBeganIsSoInTheRecordOfWhatWouldHaveBeenDone(t *testing
 			}
 		}
 		s.says(s.rankDies("train", 0))
-		if i := s.closes(time.Minute, Observed); i.Plan.Cordon {
+		if i := s.closes(time.Minute, Observed); i.Plan.Has(policy.Cordon) {
 			t.Fatalf("plan %+v", i.Plan)
 		}
 		s.says(at("node/lost", "n1", func(e *event.Event) { e.Data.Severity = event.Fatal }))
 		i := s.only()
-		if !i.Plan.Cordon || len(i.Moves) != 1 || i.Moves[0].From != "n1" || i.Moves[0].To == "" || !slices.Equal(i.FaultyNodes(), []string{"n1"}) || len(s.did) > 0 {
+		if !i.Plan.Has(policy.Cordon) || len(i.Moves) != 1 || i.Moves[0].From != "n1" || i.Moves[0].To == "" || !slices.Equal(i.FaultyNodes(), []string{"n1"}) || len(s.did) > 0 {
 			t.Errorf("plan %+v, moves %+v, did %q", i.Plan, i.Moves, s.did)
 		}
 		for _, want := range []string{"rule leave would have acted", "node/lost on n1 joined"} {
@@ -155,7 +156,7 @@ func TestAPolicyThatActsIsNotKeptWaitingByWhatWasObservedOfTheSameFault(t *testi
 	for name, fails := range map[string]bool{"": false, "and the store refuses what is closed": true} {
 		t.Run(name, func(t *testing.T) {
 			on(t, func(s *stage) {
-				s.mode(observes)
+				s.mode(policy.Observe)
 				second := s.lost("n1")
 				s.says(at("xid/79", "n1"))
 				first := s.closes(time.Minute, Observed)
@@ -189,7 +190,7 @@ func TestAPolicyThatActsIsNotKeptWaitingByWhatWasObservedOfTheSameFault(t *testi
 
 func TestAFaultThatJoinedWhatWasObservedIsTakenUpByThePolicyThatActsOnItAlone(t *testing.T) {
 	on(t, func(s *stage) {
-		s.mode(observes)
+		s.mode(policy.Observe)
 		second := s.lost("n1")
 		s.says(at("xid/79", "n1"))
 		s.closes(time.Minute, Observed)
@@ -238,10 +239,10 @@ func TestOfAJobThatHasNotAgreedOneFaultIsRefusedOnceAndActedOnOnceItHas(t *testi
 func TestWhatNeedsNobodysConsentIsDoneAfterARefusalThatDid(t *testing.T) {
 	on(t, func(s *stage) {
 		s.refuses = func(p *Plan, _ Facts) []guard.Verdict {
-			return []guard.Verdict{{Guard: guard.OptIn, Asked: p.Restart, Allowed: !p.Restart}}
+			return []guard.Verdict{{Guard: guard.OptIn, Asked: p.Has(policy.RestartJob), Allowed: !p.Has(policy.RestartJob)}}
 		}
 		only := s.plans["xid/79"]
-		only.Checkpoint, only.Restart = false, false
+		only.Steps = does(policy.Cordon)
 		s.plans["gpu/ecc"] = only
 		s.says(at("xid/79", "n1"))
 		s.closes(time.Minute, Refused)
@@ -285,7 +286,7 @@ func TestWhatAPersonOrAnAgeRefusedDoesNotSwallowWhatComesNext(t *testing.T) {
 
 func TestAnEventThatJoinedAndWasNotRememberedJoinsOnce(t *testing.T) {
 	on(t, func(s *stage) {
-		s.mode(observes)
+		s.mode(policy.Observe)
 		second := s.lost("n1")
 		s.says(at("xid/79", "n1"))
 		s.closes(time.Minute, Observed)
@@ -308,7 +309,7 @@ func TestAnEventThatJoinedAndWasNotRememberedJoinsOnce(t *testing.T) {
 
 func TestAStormAfterAnObservedFaultDoesNotGrowItsRecord(t *testing.T) {
 	on(t, func(s *stage) {
-		s.mode(observes)
+		s.mode(policy.Observe)
 		s.says(at("xid/79", "n1"))
 		s.closes(time.Minute, Observed)
 		s.lost("n1")

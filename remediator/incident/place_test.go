@@ -43,7 +43,7 @@ func TestWhereEveryNodeIsIllNothingIsStoppedUntilOneIsWell(t *testing.T) {
 		s.sick("n5", "")
 		s.closes(time.Minute, Recovered)
 		if n := s.gangs["job-train"].Member(0).Node; n != "n5" {
-			t.Errorf("pod 0 on %s", n)
+			t.Errorf("pod 0 on %s; did %q\n%s", n, s.did, s.only().story())
 		}
 	})
 }
@@ -77,14 +77,16 @@ func TestAReplacementThatWasSentToANodeThatIsFaultyByNowIsMadeAnew(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			on(t, func(s *stage) {
 				s.gangs["job-train"].Launcher = launcher
+				made := false
 				s.e.Stepped = func(i *Incident) {
-					if i.State != Placed || i.Round > 2 || len(i.Strays) > 0 {
+					if i.State != Placed || i.Round > 2 || made {
 						return
 					}
 					if i.Round == 1 {
 						go s.e.Handle(context.Background(), at("xid/79", "n3"), Origin{})
 						return
 					}
+					made = true
 					s.mu.Lock()
 					defer s.mu.Unlock()
 					g := s.gangs["job-train"]
@@ -94,7 +96,7 @@ func TestAReplacementThatWasSentToANodeThatIsFaultyByNowIsMadeAnew(t *testing.T)
 				s.says(at("gpu/row-remap", "n1"))
 				s.closes(90*time.Second, Recovered)
 				if n := s.gangs["job-train"].Member(0).Node; n != "n4" {
-					t.Errorf("pod 0 on %s", n)
+					t.Errorf("pod 0 on %s; did %q\n%s", n, s.did, s.only().story())
 				}
 			})
 		})

@@ -8,8 +8,10 @@ import (
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/fleet"
 	"github.com/pitcrew/pitcrew/remediator/guard"
-	"github.com/pitcrew/pitcrew/remediator/placement"
+	"github.com/pitcrew/pitcrew/remediator/ledger"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 // Cluster is what the machine needs of Kubernetes; *cluster.Cluster is one. Every method is idempotent, or refuses when the
@@ -17,11 +19,12 @@ import (
 type Cluster interface {
 	GangsAt(ctx context.Context, t event.Target) ([]cluster.Gang, error)
 	Gang(ctx context.Context, job event.Job) (cluster.Gang, error)
-	NodeState(name string) (cluster.NodeState, error)
-	Nodes(without ...string) []placement.Node
-	Changes(jobUID string) (woken <-chan struct{}, cancel func())
+	Node(name string) (*fleet.Node, error)
+	FleetWithout(podUIDs ...string) []*fleet.Node
+	Wakes(jobUID string, helps func(*fleet.Node) bool) (woken <-chan struct{}, cancel func())
 
 	Cordon(ctx context.Context, node, incident string) (cluster.Cordoned, error)
+	Uncordon(ctx context.Context, node, incident string) (cluster.Cordoned, error)
 	SetCondition(ctx context.Context, node string, healthy bool, reason, message string) error
 	NodeRef(name string) cluster.Ref
 	Event(ctx context.Context, about cluster.Ref, level, reason, message string) error
@@ -31,6 +34,7 @@ type Cluster interface {
 	MayReplace(ctx context.Context, pods []cluster.Member, o cluster.RecreateOptions) error
 	MayRecreate(ctx context.Context, g cluster.Gang, o cluster.RecreateOptions) error
 	ReplacePod(ctx context.Context, m cluster.Member, o cluster.ReplaceOptions) (cluster.Outcome, error)
+	Unsuspend(ctx context.Context, g cluster.Gang, incident string) error
 	RecreateGang(ctx context.Context, g cluster.Gang, o cluster.RecreateOptions) (cluster.Recreation, error)
 	ReadBack(ctx context.Context, m cluster.Member, reserved string, equivalent func(node string) bool, o cluster.ReplaceOptions) (cluster.Landing, error)
 	ProbeKubelet(ctx context.Context, node string) error
@@ -45,10 +49,11 @@ type Checkpointer interface {
 
 // Judge decides by policy, without side effects.
 type Judge interface {
-	// Plan is what policy says of the event; nil with the reason when no rule acts on it.
-	Plan(e event.Event, f Facts) (*Plan, string)
-	// Guards judges the plan against the present state of things; all must allow.
-	Guards(p *Plan, f Facts, all []*Incident) []guard.Verdict
+	// Plan is what policy says of the event, with the whole decision; nil when no rule acts on it.
+	Plan(e event.Event, f Facts) (*Plan, policy.Judgement)
+	// Guards judges the plan against the present state of things and the ledger's book; all must allow. The ledger calls it in its critical
+	// section, so it asks no server.
+	Guards(p *Plan, f Facts, b *ledger.Book) []guard.Verdict
 	// MaxEventAge bounds the age of an event that may act.
 	MaxEventAge() time.Duration
 }
@@ -76,11 +81,17 @@ const (
 // Facts are what a judgement knows beside the event.
 type Facts struct {
 	Now      time.Time
-	Node     cluster.NodeState
+	Node     *fleet.Node // nil: there is no such node
 	Gang     *cluster.Gang
 	Incident *Incident
-	Nodes    []placement.Node
-	Seen     time.Time // when the condition was last known to hold, by our clock
+	Seen     time.Time     // when the condition was last known to hold, by our clock
+	Wants    []guard.Place // nodes that the plan cordons
+}
+
+// Claims is what is known of the heartbeats that the ranks of a job leave beside their checkpoints.
+type Claims interface {
+	// Silent is the proof that nothing of the job writes its heartbeat any more; empty, with the reason, where there is none.
+	Silent(ctx context.Context, job event.Job) (proof, why string)
 }
 
 // Store keeps incidents; *bus.Bucket[Incident] is one.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 const (
@@ -22,22 +23,59 @@ const (
 // readBack looks where the replacements are and sends one away that slipped past its reservation: an API server that did not know of it
 // stamped nothing, or it was stamped before the reservation was moved. One that came down on a node as good as the reserved one stays.
 // errBroken: it is no use, or would cost more than the pod.
-func (d *driver) readBack(ctx context.Context, g *cluster.Gang, i Incident) (sent bool, err error) {
-	for _, mv := range i.Moves {
-		m := g.Member(mv.Index)
+func (v *view) readBack(ctx context.Context) (sent bool, err error) {
+	for _, mv := range v.Moves {
+		m := v.gang.Member(mv.Index)
 		where := placeOf(m)
+		if mv.To == "" {
+			gone, err := v.unsteered(ctx, m, mv)
+			if err != nil {
+				return sent, err
+			}
+			sent = sent || gone
+			continue
+		}
 		if mv.To == "" || m.PodUID == "" || m.PodUID == mv.OldUID || m.Deleting || ended(m) || where == mv.To {
 			continue
 		}
-		if where == "" && d.e.Now().Sub(m.Created) < bindWithin || m.Node != "" && d.willDo(g, m, i.Plan, i, mv, m.Node) {
+		if where == "" && v.now.Sub(m.Created) < bindWithin || m.Node != "" && v.willDo(m, v.Plan, mv, m.Node) {
 			continue
 		}
-		if err := d.sendAway(ctx, g, m, mv); err != nil {
+		if err := v.sendAway(ctx, m, mv); err != nil {
 			return sent, err
 		}
 		sent = true
 	}
 	return sent, nil
+}
+
+// unsteered looks at a replacement that the scheduler placed by its own choice. On a node that is not equivalent it is reported, and by policy
+// it is sent away: a few times, and only while there is an equivalent node for it. Otherwise a job on a worse node is better than none.
+func (v *view) unsteered(ctx context.Context, m cluster.Member, mv Move) (sent bool, err error) {
+	if m.Node == "" || m.PodUID == "" || m.PodUID == mv.OldUID || m.Deleting || ended(m) || v.willDo(m, v.Plan, mv, m.Node) {
+		return false, nil
+	}
+	if v.mayUndo(m, mv) {
+		return true, v.sendAway(ctx, m, mv)
+	}
+	return false, v.noteNow(ctx, func(i *Incident) {
+		for k := range i.Moves {
+			if i.Moves[k].Index == mv.Index && i.Moves[k].To == "" {
+				i.Moves[k].To = m.Node // it counts as placed there, so it is reported once
+				i.note(v.e.Now(), fmt.Sprintf("replacement %s of pod %d is on %s by the scheduler's choice, which is not equivalent to %s; it stays", m.Pod, mv.Index, m.Node, mv.From))
+			}
+		}
+	})
+}
+
+func (v *view) mayUndo(m cluster.Member, mv Move) bool {
+	if v.Plan.Unsteered != policy.UnsteeredUndo || len(v.Strays) >= maxStrays || v.Path != launcherPath && !v.Plan.With().FastReplace {
+		return false
+	}
+	move := mv
+	move.OldUID = m.PodUID
+	dec := v.choosing(v.Plan, v.FaultyNodes(), move).choose(m, move)
+	return dec.Node != "" && dec.Node != m.Node
 }
 
 // placeOf is the node that a pod is on, or can only go to; empty: not known yet.
@@ -50,26 +88,28 @@ func placeOf(m cluster.Member) string {
 
 // sendAway makes a stray replacement go, by its UID, so that another one is made. It is recorded first, so that no crash lets it be tried
 // for ever.
-func (d *driver) sendAway(ctx context.Context, g *cluster.Gang, m cluster.Member, mv Move) error {
-	i := d.snapshot()
+func (v *view) sendAway(ctx context.Context, m cluster.Member, mv Move) error {
 	story := fmt.Sprintf("replacement %s of pod %d is not for its reserved node %s but for %s, which would not do", m.Pod, mv.Index, mv.To, or(placeOf(m), "any"))
-	switch again := slices.Contains(i.Strays, m.PodUID); {
-	case !again && len(i.Strays) >= maxStrays:
-		return fmt.Errorf("%w: %s, and %d were sent away for that before", errBroken, story, len(i.Strays))
-	case i.Path != launcherPath && !i.Plan.FastReplace: // a pod that is lost alone counts as a failure, of which a Job has only so many
+	if mv.To == "" {
+		story = fmt.Sprintf("replacement %s of pod %d is on %s by the scheduler's choice, which is not equivalent to %s", m.Pod, mv.Index, m.Node, mv.From)
+	}
+	switch again := slices.Contains(v.Strays, m.PodUID); {
+	case !again && len(v.Strays) >= maxStrays:
+		return fmt.Errorf("%w: %s, and %d were sent away for that before", errBroken, story, len(v.Strays))
+	case v.Path != launcherPath && !v.Plan.With().FastReplace: // a pod that is lost alone counts as a failure, of which a Job has only so many
 		return fmt.Errorf("%w: %s", errBroken, story)
 	}
-	o := d.replacing(ctx, i, m)
+	o := v.replacing(ctx, m)
 	o.Intent = func(ctx context.Context) error {
-		return d.change(ctx, func(i *Incident) {
+		return v.noteNow(ctx, func(i *Incident) {
 			if !slices.Contains(i.Strays, m.PodUID) {
 				i.Strays = append(i.Strays, m.PodUID)
-				i.note(d.e.Now(), story+"; sent away")
+				i.note(v.e.Now(), story+"; sent away")
 			}
 		})
 	}
-	asGood := func(node string) bool { return d.willDo(g, m, i.Plan, i, mv, node) }
-	_, err := d.e.Cluster.ReadBack(ctx, m, mv.To, asGood, o)
+	asGood := func(node string) bool { return v.willDo(m, v.Plan, mv, node) }
+	_, err := v.e.Cluster.ReadBack(ctx, m, mv.To, asGood, o)
 	for _, gone := range []error{cluster.ErrNotFound, cluster.ErrStale, cluster.ErrFinished} {
 		if errors.Is(err, gone) {
 			return nil

@@ -24,7 +24,7 @@ func (s *stage) slip(n int, foreign bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for signal, p := range s.plans {
-		p.FastReplace = true
+		p.fast(true)
 		s.plans[signal] = p
 	}
 	if s.slips, s.slipsTo = n, "n6"; foreign {
@@ -109,7 +109,7 @@ func TestWithoutFastReplaceAStrayOfARecreatedGangIsNotLetToCountAsAFailure(t *te
 		s.gangs["job-train"].Launcher = false
 		s.slip(1, true)
 		p := s.plans["gpu/row-remap"]
-		p.FastReplace = false
+		p.fast(false)
 		s.plans["gpu/row-remap"] = p
 		s.says(at("gpu/row-remap", "n1"))
 		i := s.closes(2*time.Minute, Recovered)

@@ -10,21 +10,32 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/ledger"
 )
 
 var (
-	// errLost says that another changed the record: this process may not be the leader any more.
+	// errLost means that another changed the record: this process may not be the leader any more.
 	errLost = errors.New("another remediator changed the incident; this one stands back")
-	// errClosed says that the incident has ended; what comes now concerns another one.
+	// errClosed means that the incident has ended; what comes now concerns another one.
 	errClosed = errors.New("the incident is closed")
+	// errStore means that something could not be stored now. Whether it took effect may not be known; the next write finds out.
+	errStore = errors.New("not stored")
 )
+
+// asStore files an error of the ledger: one that trying again can end, or the end of this leader's term.
+func asStore(err error) error {
+	if err == nil || errors.Is(err, ledger.ErrDeposed) || errors.Is(err, ledger.ErrNoGrant) || errors.Is(err, ledger.ErrReserved) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errStore, err)
+}
 
 // snapshot is a copy of the record as it is stored. It never waits for a write under way.
 func (d *driver) snapshot() Incident {
 	i := *d.now.Load()
 	i.Faults, i.Joined, i.Notes = slices.Clone(i.Faults), slices.Clone(i.Joined), slices.Clone(i.Notes)
 	i.Moves, i.Writes, i.Cordons, i.Guards = slices.Clone(i.Moves), slices.Clone(i.Writes), slices.Clone(i.Cordons), slices.Clone(i.Guards)
-	i.Strays = slices.Clone(i.Strays)
+	i.Strays, i.Uncordoned = slices.Clone(i.Strays), slices.Clone(i.Uncordoned)
 	return i
 }
 
@@ -32,8 +43,33 @@ func (d *driver) snapshot() Incident {
 func (d *driver) take(i Incident, rev uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	i.migrate()
+	was := d.now.Load()
 	d.now.Store(&i)
-	d.rev = rev
+	d.rev, d.attempted = rev, nil
+	d.e.index(d, was, &i)
+}
+
+// migrate completes a record that an earlier version wrote.
+func (i *Incident) migrate() {
+	if i.Furthest != "" {
+		return
+	}
+	i.Furthest = Detected
+	for _, n := range i.Notes {
+		if n.State != Closed && order[n.State] > order[i.Furthest] {
+			i.Furthest = n.State
+		}
+	}
+	i.Reserved = i.reached(Checkpointed)
+	i.Begun = i.State == Placed && len(i.Moves) > 0
+	if i.Path == recreatePath {
+		for _, m := range i.Moves {
+			if m.OldUID != "" {
+				i.Replaced = append(i.Replaced, m.OldUID)
+			}
+		}
+	}
 }
 
 // change is update for what cannot fail.
@@ -41,75 +77,146 @@ func (d *driver) change(ctx context.Context, f func(*Incident)) error {
 	return d.update(ctx, func(i *Incident) error { f(i); return nil })
 }
 
-// update applies f to the record and stores it by compare-and-swap; f may be called again, on a newer record, and its error leaves
-// everything as it was. A driver changes a closed record no more. It waits for a store that is away.
+// update applies f to the record and stores it by compare-and-swap, once: no lock is held across a retry. f may be called again, on a newer
+// record, and its error leaves everything as it was. A closed record is changed no more. errStore: it could not be stored, or it is not
+// known whether it was.
 func (d *driver) update(ctx context.Context, f func(*Incident) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var writes []Write
-	var next Incident
-	for made, asked := false, false; ; {
-		if !made { // else the same once more: perhaps it took effect, and only the answer was lost
-			if next = d.snapshot(); !next.Open() {
-				return errClosed
-			}
-			if err := f(&next); err != nil {
+	if err := d.settle(ctx); err != nil {
+		return err
+	}
+	for try := 0; ; try++ {
+		next := d.snapshot()
+		if !next.Open() {
+			return errClosed
+		}
+		if err := f(&next); err != nil {
+			return err
+		}
+		next.Term = d.e.Term
+		var writes []Write
+		if d.e.Writes != nil {
+			writes = d.e.Writes(next.ID)
+		}
+		next.Writes = append(next.Writes, writes...)
+		next.Writes = next.Writes[:min(len(next.Writes), maxWrites)]
+		err := d.put(ctx, &next)
+		if errors.Is(err, bus.ErrConflict) && try < 3 { // a person answered, or somebody else drives it
+			if err := d.adopt(ctx); err != nil {
 				return err
 			}
-			if !asked && d.e.Writes != nil {
-				writes, asked = d.e.Writes(next.ID), true
-			}
-			next.Writes = append(next.Writes, writes...)
-			next.Writes = next.Writes[:min(len(next.Writes), maxWrites)]
-			made = true
+			continue
 		}
-		rev, err := d.e.Store.Put(ctx, next.ID, next, d.rev)
-		if errors.Is(err, bus.ErrConflict) {
-			var stored bool
-			if stored, rev, err = d.resolve(ctx, &next); err == nil && !stored {
-				made = false
-				continue
-			}
-		}
-		switch {
-		case err == nil:
-			d.now.Store(&next)
-			d.rev = rev
-			if d.e.Stepped != nil {
-				i := d.snapshot()
-				d.e.Stepped(&i)
-			}
-			return nil
-		case errors.Is(err, errLost):
-			return err
-		case ctx.Err() != nil:
-			return ctx.Err()
-		}
-		d.log.Warn("store the incident; will retry", "error", err)
-		if !pause(ctx, retryWait) {
-			return ctx.Err()
-		}
+		return err
 	}
 }
 
-// resolve finds out why a write met another revision: it took effect and only its answer was lost, or a person answered meanwhile,
-// whose answer is kept and the change is made again, or somebody else drives the incident.
-func (d *driver) resolve(ctx context.Context, next *Incident) (took bool, rev uint64, err error) {
-	stored, rev, err := d.e.Store.Get(ctx, next.ID)
+// put stores a record. What does not fit into a message is stored without what people read only.
+func (d *driver) put(ctx context.Context, next *Incident) error {
+	if err := d.e.fence(); err != nil {
+		return err
+	}
+	rev, err := d.e.Store.Put(ctx, next.ID, *next, d.rev)
+	if errors.Is(err, bus.ErrTooLarge) {
+		next.shrink()
+		rev, err = d.e.Store.Put(ctx, next.ID, *next, d.rev)
+	}
+	switch {
+	case err == nil:
+		d.stored(next, rev)
+		return nil
+	case errors.Is(err, bus.ErrConflict):
+		return err
+	case errors.Is(err, bus.ErrTooLarge): // nothing of it took effect
+		return fmt.Errorf("%w: %w", errStore, err)
+	}
+	d.attempted = next
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w: %w", errStore, err)
+}
+
+// shrink leaves out what no step reads.
+func (i *Incident) shrink() {
+	i.Writes = nil
+	for k := range i.Moves {
+		if i.Moves[k].Decision != nil {
+			short := *i.Moves[k].Decision
+			short.Candidates = short.Candidates[:min(1, len(short.Candidates))]
+			i.Moves[k].Decision = &short
+		}
+	}
+	if n := len(i.Notes); n > 40 {
+		i.Notes = slices.Concat(i.Notes[:20], i.Notes[n-20:])
+	}
+	if i.Plan != nil {
+		p := *i.Plan
+		p.Decision = nil
+		i.Plan = &p
+	}
+	for k := range i.Faults {
+		i.Faults[k].Event.Data.Evidence.Raw = ""
+	}
+}
+
+// stored makes d stand where the store does.
+func (d *driver) stored(next *Incident, rev uint64) {
+	was := d.now.Load()
+	d.now.Store(next)
+	d.rev, d.attempted = rev, nil
+	if !next.Open() {
+		d.e.remember(*next)
+	}
+	d.e.index(d, was, next)
+	if d.e.Stepped != nil {
+		i := d.snapshot()
+		d.e.Stepped(&i)
+	}
+}
+
+// settle finds out what became of a write whose answer was lost.
+func (d *driver) settle(ctx context.Context) error {
+	if d.attempted == nil {
+		return nil
+	}
+	stored, rev, err := d.e.Store.Get(ctx, d.attempted.ID)
 	switch {
 	case errors.Is(err, bus.ErrNotFound):
-		return false, 0, errLost
+		return errLost
 	case err != nil:
-		return false, 0, err
+		return fmt.Errorf("%w: %w", errStore, err)
+	case rev == d.rev: // it did not take effect
+		d.attempted = nil
+		return nil
 	}
-	if next.Approval = stored.Approval; same(stored, *next) {
-		return true, rev, nil
+	next := *d.attempted
+	if next.Approval = stored.Approval; same(stored, next) {
+		d.stored(&next, rev)
+		return nil
 	}
-	return false, rev, d.adopt(stored, rev)
+	d.attempted = nil
+	return d.differs(stored, rev)
 }
 
-// adopt takes a person's answer from the stored record. Any other difference is another remediator's.
-func (d *driver) adopt(stored Incident, rev uint64) error {
+// adopt takes a person's answer from the stored record.
+func (d *driver) adopt(ctx context.Context) error {
+	stored, rev, err := d.e.Store.Get(ctx, d.now.Load().ID)
+	switch {
+	case errors.Is(err, bus.ErrNotFound):
+		return errLost
+	case err != nil:
+		return fmt.Errorf("%w: %w", errStore, err)
+	case rev == d.rev:
+		return nil
+	}
+	return d.differs(stored, rev)
+}
+
+// differs accepts a person's answer in a record that was changed. Any other difference is another remediator's.
+func (d *driver) differs(stored Incident, rev uint64) error {
+	stored.migrate()
 	answered := d.snapshot()
 	answered.Approval = stored.Approval
 	if !same(stored, answered) {
@@ -124,14 +231,10 @@ func (d *driver) adopt(stored Incident, rev uint64) error {
 func (d *driver) absorb(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	stored, rev, err := d.e.Store.Get(ctx, d.now.Load().ID)
-	switch {
-	case errors.Is(err, bus.ErrNotFound):
-		return errLost
-	case err != nil || rev == d.rev:
+	if err := d.settle(ctx); err != nil {
 		return err
 	}
-	return d.adopt(stored, rev)
+	return d.adopt(ctx)
 }
 
 // same compares what the store keeps: neither a clock's monotonic part nor bytes that are no UTF-8 survive it.
@@ -181,7 +284,7 @@ func (d *driver) add(ctx context.Context, ev event.Event, f *Fault) error {
 
 // matters tells a fault that is to be known to the steps from an echo of what is known.
 func (i *Incident) matters(f *Fault) bool {
-	return f != nil && len(i.Faults) < maxFaults && (i.isNews(*f) || i.worsens(*f))
+	return f != nil && len(i.Faults) < maxFaults && (i.isNews(*f) || i.worsens(*f) || i.adds(*f))
 }
 
 // isNews tells a fault that changes what is to be done: another node to leave, or a rank of the attempt that is to step again. A
@@ -195,7 +298,7 @@ func (i *Incident) isNews(f Fault) bool {
 	}
 	restarted := i.State == Restarted || i.State == Resumed || i.State == Verified
 	if i.Path != launcherPath {
-		return restarted && slices.ContainsFunc(i.Moves, func(m Move) bool { return m.NewUID != "" && m.NewUID == f.PodUID })
+		return restarted && f.PodUID != "" && !i.Replaced.Has(f.PodUID)
 	}
 	if f.Attempt == nil {
 		return false
@@ -216,6 +319,11 @@ func (i *Incident) worsens(f Fault) bool {
 		}
 	}
 	return here && (!f.Usable || f.Signal == nodeLost)
+}
+
+// adds tells another fault of a node that is being left: when the first one ends by itself, the node is not well.
+func (i *Incident) adds(f Fault) bool {
+	return f.Moves && f.Rank == nil && !slices.ContainsFunc(i.Faults, func(k Fault) bool { return k.Signal == f.Signal && k.Node == f.Node })
 }
 
 // sendsTo reports whether a replacement is on its way to the node, or has just come there.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 func (s *stage) killSwitch(on bool) {
@@ -21,7 +22,7 @@ func (s *stage) killSwitch(on bool) {
 func TestModeObserveWritesNothing(t *testing.T) {
 	on(t, func(s *stage) {
 		for signal, p := range s.plans {
-			p.Mode = observes
+			p.Mode = policy.Observe
 			s.plans[signal] = p
 		}
 		s.says(at("xid/79", "n1"))
@@ -40,7 +41,7 @@ func TestANodeThatIsOnlyObservedIsNotTakenAlongWithAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			on(t, func(s *stage) {
 				p := s.plans["xid/79"]
-				p.Mode = observes
+				p.Mode = policy.Observe
 				s.plans["xid/79 n2"] = p
 				s.says(at("xid/79", first))
 				s.says(at("xid/79", map[string]string{"n1": "n2", "n2": "n1"}[first]))
@@ -209,7 +210,7 @@ func TestAnIncidentWaitsForItsTurn(t *testing.T) {
 
 func TestAPolicyThatOnlyObservesByNowStopsAnIncidentUnderWay(t *testing.T) {
 	on(t, func(s *stage) {
-		mode := func(mode string) {
+		mode := func(mode policy.Mode) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			for signal, p := range s.plans {
@@ -219,7 +220,7 @@ func TestAPolicyThatOnlyObservesByNowStopsAnIncidentUnderWay(t *testing.T) {
 		}
 		s.e.Stepped = func(i *Incident) {
 			if i.State == Resumed && i.Restarts == 1 { // a rank of the new attempt dies: it would have to begin another
-				mode(observes)
+				mode(policy.Observe)
 				s.mu.Lock()
 				s.gangs["job-train"].dead[3] = true
 				s.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 const (
@@ -19,60 +20,97 @@ const (
 	portRange    = 10000
 )
 
-// restart begins the next attempt: survivors stay with the launcher, all pods are replaced without it.
-func (d *driver) restart(ctx context.Context) error {
-	g, ok, err := d.gang(ctx)
-	if !ok || err != nil {
-		return err
+// restartJob begins the next attempt: survivors stay with the launcher, all pods are replaced without it.
+func restartJob(ctx context.Context, v *view) Result {
+	if v.gang == nil || !v.Plan.Has(policy.RestartJob) {
+		return GoOn(Restarted, "no job to restart")
 	}
-	i := d.snapshot()
-	if g == nil || !i.Plan.Restart {
-		return d.to(ctx, Restarted, "no job to restart", nil)
+	if v.gang.Suspended && !v.Suspended && !v.Recreated && v.Path != launcherPath { // a person or a queue wants it so
+		return Close(Gone, fmt.Sprintf("%s %s/%s is suspended", v.gang.Job.Kind, v.gang.Job.Namespace, v.gang.Job.Name))
 	}
-	if ok, err := d.mayAct(ctx, i); !ok || err != nil {
-		return err
+	if r := v.mayAct(ctx); r != nil {
+		return *r
 	}
-	if why := d.unfit(g, i); why != "" { // nothing is stopped yet
-		d.letGo(ctx, i)
-		return d.again(ctx, why, 0)
+	if r := v.renew(ctx); r != nil {
+		return *r
 	}
-	if err := d.leave(ctx, g, i); err != nil {
-		if what := forbids(err); what != nil {
-			d.letGo(ctx, i)
-			return d.again(ctx, what.all+err.Error(), 0)
+	if !v.Begun {
+		if r := v.begin(ctx); r != nil {
+			return *r
 		}
-		return err
 	}
-	if i.Path != launcherPath {
-		return d.halfway(ctx, d.recreate(ctx, g, i))
+	if r := v.lossUnproven(ctx); r != nil { // the node may be found lost only now
+		return *r
 	}
-	attempt, err := d.beginAttempt(ctx, g, i)
+	if v.Path != launcherPath {
+		return v.recreate(ctx)
+	}
+	attempt, err := v.beginAttempt(ctx)
 	if err != nil {
-		return err
+		return failed(err)
 	}
-	switch err := d.replace(ctx, i, attempt); {
-	case errors.Is(err, errTimeout):
-		return d.again(ctx, fmt.Sprintf("attempt %d was not complete within %s", attempt, appearWithin), 1)
+	done, err := v.replace(ctx, attempt)
+	switch {
 	case errors.Is(err, errBroken):
-		return d.again(ctx, err.Error(), 1)
+		return PlanAgain(err.Error(), 1)
 	case errors.Is(err, cluster.ErrUnsupported):
-		return d.closes(ctx, Failed, err.Error())
-	case err != nil || !d.now.Load().Open():
-		return d.halfway(ctx, err)
+		return Close(Failed, err.Error())
+	case err != nil:
+		return halfway(err)
+	case done:
+		return GoOn(Restarted, fmt.Sprintf("attempt %d, %d of %d pods replaced", attempt, len(v.Moves), v.gang.Size), func(i *Incident) {
+			i.Attempt = attempt
+			i.Restarts++
+		})
+	case v.now.Sub(v.d.appearing(v.now)) >= appearWithin:
+		return PlanAgain(fmt.Sprintf("attempt %d was not complete within %s", attempt, appearWithin), 1)
 	}
-	return d.to(ctx, Restarted, fmt.Sprintf("attempt %d, %d of %d pods replaced", attempt, len(i.Moves), g.Size), func(i *Incident) {
-		i.Attempt = attempt
-		i.Restarts++
-	})
+	return WaitFor(ReasonPods, "", watchEvery)
 }
 
-// halfway waits where a budget, or a Job that other pods failed of meanwhile, changed its mind when the first pods had gone: each pod that it lets go is one more that can come back, and
-// what it does not let go is not taken.
-func (d *driver) halfway(ctx context.Context, err error) error {
-	if what := forbids(err); what != nil {
-		return d.standsBy(ctx, what.rest, err.Error(), 4*retryWait)
+// begin does what must be known or asked before the first rank is stopped. nil: ranks may be stopped.
+func (v *view) begin(ctx context.Context) *Result {
+	if why := v.unfit(); why != "" { // nothing is stopped yet
+		return result(PlanAgain(why, 0))
 	}
-	return err
+	if err := v.leave(ctx); err != nil {
+		if what := forbids(err); what != nil {
+			return result(PlanAgain(meanings[what.all].begins+err.Error(), 0))
+		}
+		return result(failed(err))
+	}
+	if r := v.lossUnproven(ctx); r != nil {
+		return r
+	}
+	if v.d.now.Load().Replan {
+		return result(Again("")) // a fault joined meanwhile: it is planned for before anything is stopped
+	}
+	if err := v.did(ctx, policy.RestartJob, v.Faults[0].Node); err != nil {
+		return result(failed(err))
+	}
+	replaced := v.Replaced
+	if v.Path != launcherPath { // the record of whom this step replaces, before it does; a second run after a crash must not kill the new ones
+		for _, m := range v.gang.Members {
+			if m.PodUID != "" {
+				replaced = append(replaced, m.PodUID)
+			}
+		}
+	}
+	if err := v.noteNow(ctx, func(i *Incident) { i.Begun, i.Replaced = true, replaced }); err != nil {
+		return result(failed(err))
+	}
+	if v.d.now.Load().Replan {
+		return result(Again(""))
+	}
+	return nil
+}
+
+// appearing is since when new pods are waited for: a wait for something else begins it anew.
+func (d *driver) appearing(now time.Time) time.Time {
+	if w := d.pending.Load(); w != nil && w.Reason == ReasonPods {
+		return w.Since
+	}
+	return now
 }
 
 // errBroken says that an attempt cannot come about any more, whatever is waited for.
@@ -83,24 +121,30 @@ func (i *Incident) tag() string { return fmt.Sprintf("%s/%d.%d", i.ID, i.Round, 
 
 // beginAttempt writes the record that the agents reconcile their launchers with. Written before any pod is touched, it fences
 // the older attempt: its workers are ended, a late one cannot come back.
-func (d *driver) beginAttempt(ctx context.Context, g *cluster.Gang, i Incident) (int, error) {
-	tag := i.tag()
+func (v *view) beginAttempt(ctx context.Context) (int, error) {
+	tag, g, i := v.tag(), v.gang, &v.Incident
 	for {
-		a, rev, err := d.e.Attempts.Get(ctx, g.Job.UID)
+		if err := v.e.fence(); err != nil {
+			return 0, err
+		}
+		a, rev, err := v.e.Attempts.Get(ctx, g.Job.UID)
 		if err != nil && !errors.Is(err, bus.ErrNotFound) {
 			return 0, err
 		}
 		if rev > 0 && a.Incident == tag { // this very step, before a crash
 			return a.Attempt, nil
 		}
+		if a.Term > v.e.Term {
+			return 0, fmt.Errorf("%w: attempt %d was begun in term %d", errLost, a.Attempt, a.Term)
+		}
 		next := bus.Attempt{
-			Job: g.Job, Attempt: max(a.Attempt, i.Attempt) + 1, Incident: tag, NProc: i.NProc, WorldSize: i.NProc * g.Size,
+			Term: v.e.Term, Job: g.Job, Attempt: max(a.Attempt, i.Attempt) + 1, Incident: tag, NProc: i.NProc, WorldSize: i.NProc * g.Size,
 		}
 		next.MasterPort = port(g.Job.UID, next.Attempt)
 		for index := range g.Size {
 			m, place := g.Member(index), bus.Member{NodeRank: index}
 			switch mv, moved := i.move(index); {
-			case seatable(m, i):
+			case seatable(m, *i):
 				place.Node, place.PodUID = m.Node, m.PodUID
 				if index == 0 {
 					next.MasterAddr = m.PodIP
@@ -110,7 +154,7 @@ func (d *driver) beginAttempt(ctx context.Context, g *cluster.Gang, i Incident) 
 			}
 			next.Members = append(next.Members, place)
 		}
-		if _, err = d.e.Attempts.Put(ctx, g.Job.UID, next, rev); err == nil {
+		if _, err = v.e.Attempts.Put(ctx, g.Job.UID, next, rev); err == nil {
 			return next.Attempt, nil
 		}
 		if !errors.Is(err, bus.ErrConflict) {
@@ -136,37 +180,30 @@ func port(job string, attempt int) int {
 	return portBase + int(h.Sum32()%portRange)
 }
 
-// replace moves the faulty pods and gives their replacements the free places of the attempt.
-func (d *driver) replace(ctx context.Context, i Incident, attempt int) error {
-	return d.until(ctx, appearWithin, watchEvery, func() (bool, error) {
-		g, ok, err := d.gang(ctx)
-		if err != nil || !ok {
-			return !ok, err
-		}
-		i.Faults = d.snapshot().Faults // the node may be found lost only now
-		if err := d.remove(ctx, g, i); err != nil {
-			return false, err
-		}
-		if sent, err := d.readBack(ctx, g, i); sent || err != nil {
-			return false, err
-		}
-		return d.seat(ctx, g, i, attempt)
-	})
+// replace moves the faulty pods and gives their replacements the free places of the attempt. It reports whether all are filled.
+func (v *view) replace(ctx context.Context, attempt int) (bool, error) {
+	if err := v.remove(ctx); err != nil {
+		return false, err
+	}
+	if sent, err := v.readBack(ctx); sent || err != nil {
+		return false, err
+	}
+	return v.seat(ctx, attempt)
 }
 
 // remove makes the pods go that are still where they are not to be. A pod that is leaving is left alone, except on a lost node, where
 // no kubelet will ever end it.
-func (d *driver) remove(ctx context.Context, g *cluster.Gang, i Incident) error {
-	for _, mv := range i.Moves {
-		m := g.Member(mv.Index)
+func (v *view) remove(ctx context.Context) error {
+	for _, mv := range v.Moves {
+		m := v.gang.Member(mv.Index)
 		if mv.OldUID == "" || m.PodUID != mv.OldUID || ended(m) {
 			continue
 		}
-		o := d.replacing(ctx, i, m)
+		o := v.replacing(ctx, m)
 		if m.Deleting && !o.Force {
 			continue
 		}
-		if _, err := d.e.Cluster.ReplacePod(ctx, m, o); err != nil && !errors.Is(err, cluster.ErrStale) && !errors.Is(err, cluster.ErrFinished) {
+		if _, err := v.e.Cluster.ReplacePod(ctx, m, o); err != nil && !errors.Is(err, cluster.ErrStale) && !errors.Is(err, cluster.ErrFinished) {
 			return err
 		}
 	}
@@ -174,21 +211,25 @@ func (d *driver) remove(ctx context.Context, g *cluster.Gang, i Incident) error 
 }
 
 // replacing is how a pod is made to go.
-func (d *driver) replacing(ctx context.Context, i Incident, m cluster.Member) cluster.ReplaceOptions {
-	return cluster.ReplaceOptions{FastReplace: i.Plan.FastReplace, GraceSeconds: evictGrace, Incident: i.ID, Force: d.unreachable(ctx, i, m.Node)}
+func (v *view) replacing(ctx context.Context, m cluster.Member) cluster.ReplaceOptions {
+	return cluster.ReplaceOptions{FastReplace: v.Plan.With().FastReplace, GraceSeconds: evictGrace, Incident: v.ID, Force: v.unreachable(ctx, m.Node)}
 }
 
 // probeWithin bounds the wait for a kubelet that may be behind a cut cable.
 const probeWithin = time.Second
 
-// unreachable reports that no kubelet will end the pod: the node was found lost, and right now its kubelet still does not answer, or
-// the node is no more. What may still run there is fenced by the attempt: it cannot join, report, or have a checkpoint admitted.
-func (d *driver) unreachable(ctx context.Context, i Incident, node string) bool {
-	for _, f := range i.Faults {
+// unreachable reports that no kubelet will end the pod: the node was found lost, something proves that nothing of the job runs there any
+// more, and right now its kubelet still does not answer, or the node is no more. What may run there all the same is fenced: by the attempt
+// it cannot join, report, or have a checkpoint admitted, and by the claim of the checkpoint directory it cannot write.
+func (v *view) unreachable(ctx context.Context, node string) bool {
+	if v.d.now.Load().LossProof[node] == "" {
+		return false
+	}
+	for _, f := range v.d.now.Load().Faults { // the node may be found lost only now
 		if f.Signal == nodeLost && f.Node == node && node != "" {
 			probe, cancel := context.WithTimeout(ctx, probeWithin)
 			defer cancel()
-			err := d.e.Cluster.ProbeKubelet(probe, node)
+			err := v.e.Cluster.ProbeKubelet(probe, node)
 			return ctx.Err() == nil && (errors.Is(err, cluster.ErrSilent) || errors.Is(err, cluster.ErrNotFound))
 		}
 	}
@@ -197,8 +238,9 @@ func (d *driver) unreachable(ctx context.Context, i Incident, node string) bool 
 
 // seat fills the attempt's empty places with pods as they appear, also in place of one that ended by itself, and reports whether all
 // are filled and the master's address is known.
-func (d *driver) seat(ctx context.Context, g *cluster.Gang, i Incident, attempt int) (bool, error) {
-	a, rev, err := d.e.Attempts.Get(ctx, g.Job.UID)
+func (v *view) seat(ctx context.Context, attempt int) (bool, error) {
+	g := v.gang
+	a, rev, err := v.e.Attempts.Get(ctx, g.Job.UID)
 	if err != nil {
 		return false, err
 	}
@@ -208,7 +250,7 @@ func (d *driver) seat(ctx context.Context, g *cluster.Gang, i Incident, attempt 
 	changed, full := false, true
 	for k, place := range a.Members {
 		m := g.Member(place.NodeRank)
-		if !seatable(m, i) {
+		if !seatable(m, v.Incident) {
 			full = false
 			continue
 		}
@@ -223,13 +265,13 @@ func (d *driver) seat(ctx context.Context, g *cluster.Gang, i Incident, attempt 
 		}
 	}
 	if changed {
-		switch _, err := d.e.Attempts.Put(ctx, g.Job.UID, a, rev); {
+		switch _, err := v.e.Attempts.Put(ctx, g.Job.UID, a, rev); {
 		case errors.Is(err, bus.ErrConflict):
 			return false, nil
 		case err != nil:
 			return false, err
 		}
-		if err := d.change(ctx, func(i *Incident) { seatMoves(i, g, d.e.Now()) }); err != nil {
+		if err := v.noteNow(ctx, func(i *Incident) { seatMoves(i, g, v.now) }); err != nil {
 			return false, err
 		}
 	}

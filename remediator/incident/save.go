@@ -7,57 +7,50 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
-	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
-// checkpoint saves the gang together if every rank can, and otherwise says why the newest checkpoint on disk has to serve.
-func (d *driver) checkpoint(ctx context.Context) error {
-	i := d.snapshot()
-	if g, ok, err := d.gang(ctx); !ok || err != nil {
-		return err
-	} else if g == nil || !i.Plan.Restart && !i.Plan.Checkpoint {
-		return d.to(ctx, Checkpointed, "no job to save", nil)
+// save saves the gang together if every rank can, and otherwise says why the newest checkpoint on disk has to serve. Before ranks are made to
+// hold, it waits for all that the move needs.
+func save(ctx context.Context, v *view) Result {
+	if v.gang == nil || !v.Plan.bringsBack() {
+		return GoOn(Checkpointed, "no job to save")
 	}
-	if ok, err := d.mayAct(ctx, i); !ok || err != nil {
-		return err
-	}
-	if i.Plan.Restart && !free(i.Moves) {
-		if ok, err := d.waitForNode(ctx); !ok || err != nil {
-			return err
+	if v.Wait != nil && !v.stopped() { // it may have ended meanwhile
+		if r := v.fresh(); r != nil {
+			return *r
 		}
 	}
-	if i.Plan.Restart {
-		if ok, err := d.waitForLeave(ctx); !ok || err != nil {
-			return err
+	if v.Plan.Has(policy.RestartJob) {
+		if r := v.mayMove(ctx); r != nil {
+			return *r
 		}
-		i = d.snapshot()
 	}
-	g, ok, err := d.gang(ctx)
-	if !ok || err != nil {
-		return err
+	if r := v.mayAct(ctx); r != nil {
+		return *r
 	}
 	c := Checkpoint{}
-	if c.Why = d.cannotSave(i); c.Why == "" {
-		q := d.saveRequest(i, g)
+	if c.Why = v.cannotSave(); c.Why == "" {
+		q := v.saveRequest()
 		q.Admit = func(ctx context.Context, s bus.Save) error { // the compare-and-swap that makes a checkpoint exist
-			return d.change(ctx, func(i *Incident) { i.note(d.e.Now(), fmt.Sprintf("admitted checkpoint of step %d", s.Step)) })
+			return v.d.change(ctx, func(i *Incident) { i.note(v.e.Now(), fmt.Sprintf("admitted checkpoint of step %d", s.Step)) })
 		}
-		save, err := d.e.Checkpoint.Save(ctx, q)
+		s, err := v.e.Checkpoint.Save(ctx, q)
 		switch {
 		case errors.Is(err, errLost) || ctx.Err() != nil:
-			return err
+			return failed(err)
 		case err != nil:
 			c.Why = err.Error()
 		default:
-			save.Files = nil // of thousands of ranks; the manifest names them
-			c.Taken, c.Save = true, &save
+			s.Files = nil // of thousands of ranks; the manifest names them
+			c.Taken, c.Save = true, &s
 		}
 	}
 	text := "none taken: " + c.Why
 	if c.Taken {
 		text = fmt.Sprintf("step %d, %d bytes in %.3f s", c.Save.Step, c.Save.Bytes, c.Save.Seconds)
 	}
-	return d.to(ctx, Checkpointed, text, func(i *Incident) {
+	return GoOn(Checkpointed, text, func(i *Incident) {
 		i.Checkpoint = &c
 		if c.Taken {
 			i.MaxStep = max(i.MaxStep, c.Save.Step)
@@ -65,13 +58,35 @@ func (d *driver) checkpoint(ctx context.Context) error {
 	})
 }
 
-func (d *driver) saveRequest(i Incident, g *cluster.Gang) checkpoint.Request {
-	q := checkpoint.Request{ID: fmt.Sprintf("%s-%d", i.ID, i.Round), Members: members(g, nil)}
-	for _, f := range i.Faults {
-		for _, m := range g.Members {
+// mayMove waits for what a move needs, and stops nothing until it is there: a free node, leave to evict, proof that a lost node is lost.
+func (v *view) mayMove(ctx context.Context) *Result {
+	if !free(v.Moves) {
+		moves := v.preview(v.Plan)
+		if !free(moves) {
+			return result(WaitFor(ReasonNode, "; nothing is stopped. "+whyNone(moves), watchEvery))
+		}
+		return result(Again("", func(i *Incident) { i.Moves = moves }))
+	}
+	if r := v.lossUnproven(ctx); r != nil {
+		return r
+	}
+	err := v.leave(ctx)
+	if what := forbids(err); what != nil {
+		return result(WaitFor(what.all, err.Error(), askEvery))
+	}
+	if err != nil {
+		return result(failed(err))
+	}
+	return nil
+}
+
+func (v *view) saveRequest() checkpoint.Request {
+	q := checkpoint.Request{ID: fmt.Sprintf("%s-%d", v.ID, v.Round), Members: members(v.gang, nil)}
+	for _, f := range v.Faults {
+		for _, m := range v.gang.Members {
 			if f.Moves && m.Node == f.Node { // a faulty GPU is never the writer
-				for r := range i.NProc {
-					q.Exclude = append(q.Exclude, m.Index*i.NProc+r)
+				for r := range v.NProc {
+					q.Exclude = append(q.Exclude, m.Index*v.NProc+r)
 				}
 			}
 		}
@@ -80,11 +95,11 @@ func (d *driver) saveRequest(i Incident, g *cluster.Gang) checkpoint.Request {
 }
 
 // cannotSave is why no round is begun, or empty.
-func (d *driver) cannotSave(i Incident) string {
-	if !i.Plan.Checkpoint {
+func (v *view) cannotSave() string {
+	if !v.Plan.Has(policy.Checkpoint) {
 		return "the rule asks for none"
 	}
-	for _, f := range i.Faults {
+	for _, f := range v.Faults {
 		if !f.Usable {
 			return fmt.Sprintf("%s leaves rank state on %s unusable", f.Signal, f.Node)
 		}

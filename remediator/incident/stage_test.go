@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/ledger"
 )
 
 // stage runs engines on one world, one after the other.
@@ -32,14 +33,19 @@ func on(t *testing.T, f func(*stage)) {
 }
 
 func (s *stage) engine() *Engine {
-	return &Engine{Name: "test", Cluster: s.world, Checkpoint: ranks{s.world}, Judge: s.world, Store: s.incidents, Attempts: s.attempts, Seen: s.world, Conditions: s.world,
+	e := &Engine{Name: "test", Cluster: s.world, Checkpoint: ranks{s.world}, Judge: s.world, Store: s.incidents, Attempts: s.attempts, Seen: s.world, Conditions: s.world,
 		Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	e.Ledger = ledger.New(ledger.Options{Store: s.books, Now: time.Now, Granted: e.Granted})
+	return e
 }
 
 // start lets a new leader begin.
-func (s *stage) start() {
+func (s *stage) start() { s.startAs(func(*Engine) {}) }
+
+func (s *stage) startAs(set func(*Engine)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	e := s.engine()
+	set(e)
 	if err := e.Start(ctx); err != nil {
 		s.t.Fatal(err)
 	}

@@ -6,8 +6,6 @@ import (
 	"io"
 	"strings"
 	"time"
-
-	"github.com/pitcrew/pitcrew/remediator/guard"
 )
 
 // Write prints the incident for a person: what happened, what was seen and expected, what was decided and why, which nodes were
@@ -31,7 +29,7 @@ func (i Incident) Write(w io.Writer) {
 		if why := i.Plan.because(); why != "" {
 			p("             because: %s", why)
 		}
-		for _, r := range i.Plan.Recommend {
+		for _, r := range i.Plan.Recommended() {
 			p("             for a person: %s", r)
 		}
 	}
@@ -59,7 +57,7 @@ func (i Incident) Write(w io.Writer) {
 	}
 	if i.State == Closed && i.Outcome != Gone {
 		for _, n := range i.Cordons {
-			p("  left       %s was cordoned and is not given back by itself: mend it%s, then `kubectl uncordon %s`", n, i.advice(n), n)
+			p("  left       %s was cordoned and stays cordoned: repair it%s, then run `pitcrew node uncordon %s`", n, i.advice(n), n)
 		}
 	}
 	p("")
@@ -123,31 +121,6 @@ var paths = map[string]string{
 	launcherPath: ", brought back by its launcher: only pods that have to move are replaced", recreatePath: ", brought back by replacing every pod",
 }
 
-// remedies says how a wait ends that a person can end.
-var remedies = []struct{ begins, how string }{
-	{waitApproval, "`pitcrew incident approve ID`, or `pitcrew incident reject ID`"},
-	{waitGuard + string(guard.KillSwitch), "`pitcrew resume`"},
-	{waitGuard + string(guard.Hold), "taking the annotation " + guard.HoldAnnotation + " off the node or job"},
-	{waitGuard + string(guard.Blackout), "itself, when the window is over"},
-	{waitGuard + string(guard.Breaker), "mending a node that Pitcrew cordoned, and `kubectl uncordon`; it lets go up to 10 minutes later"},
-	{waitGuard + string(guard.Cooldown), "itself, later; the same was done to the node before, so see whether it was mended"},
-	{waitGuard + string(guard.ActBudget), "itself, later; that many faults in a day may have one cause"},
-	{waitNode, "a node of the same class becoming free, mended or uncordoned"},
-	{waitBudget, "the budget allowing it, or being changed"},
-	{waitRest, "the budget allowing it, or being changed; the job is down until then"},
-	{waitFails, "the Job's backoffLimit being raised, which it takes while it runs; fastReplace in the rule counts no failure, from the next incident on"},
-	{waitFailRest, "the Job's backoffLimit being raised, which it takes while it runs; the job is down until then"},
-}
-
-func (i Incident) remedy() string {
-	for _, r := range remedies {
-		if strings.HasPrefix(i.Waiting, r.begins) {
-			return strings.ReplaceAll(r.how, " ID`", " "+i.ID+"`")
-		}
-	}
-	return ""
-}
-
 func (i Incident) closed() string {
 	if i.State != Closed || i.ClosedAt.IsZero() {
 		return ""
@@ -177,7 +150,7 @@ func (p *Plan) because() string {
 			} `json:"rules"`
 		} `json:"policies"`
 	}
-	_ = json.Unmarshal(p.Judgement, &j) // a record of another version says no reason
+	_ = json.Unmarshal(p.Decision, &j) // a record of another version says no reason
 	for _, of := range j.Policies {
 		for _, r := range of.Rules {
 			if of.Policy == p.Policy && r.Rule == p.Rule && r.Matched {

@@ -19,7 +19,7 @@ func remapped() Incident {
 		Job: &event.Job{Kind: "Job", Namespace: "train", Name: "llm"}, Cordons: []string{"a1"},
 		Faults: []Fault{{Signal: "gpu/row-remap", Node: "a1", Sev: event.Critical, At: began, Event: event.Event{Data: event.Data{
 			Advice: "reset-gpu", Evidence: event.Evidence{Signal: "pitcrew.gpu.row_remap.pending", Value: &one, Upper: &none}}}}},
-		Plan: &Plan{Policy: "gpu-hardware", Rule: "gpu-counters", Mode: "enforce", Judgement: json.RawMessage(
+		Plan: &Plan{Policy: "gpu-hardware", Rule: "gpu-counters", Mode: "enforce", Decision: json.RawMessage(
 			`{"policies":[{"policy":"gpu-hardware","rules":[{"rule":"gpu-gone","detail":"no"},{"rule":"gpu-counters","matched":true,"detail":"severity critical"}]}]}`)},
 		Moves: []Move{{From: "a1", To: "a-node-with-a-long-name", Decision: &placement.Decision{Candidates: []placement.Candidate{
 			{Node: "a-node-with-a-long-name", Chosen: true, Reason: placement.Chosen}, {Node: "a1", Reason: placement.Faulty}}}}},
@@ -40,7 +40,7 @@ func TestTheStorySaysWhenWhatWasSeenWhyTheRuleFiredAndWhatIsLeftToDo(t *testing.
 		"train/llm, 1 rank, brought back by its launcher",
 		"saw pitcrew.gpu.row_remap.pending = 1, at most 0\n",
 		"because: severity critical\n",
-		"left       a1 was cordoned and is not given back by itself: mend it (reset-gpu), then `kubectl uncordon a1`",
+		"left       a1 was cordoned and stays cordoned: repair it (reset-gpu), then run `pitcrew node uncordon a1`",
 		"✓ a-node-with-a-long-name chosen",
 		"✗ a1                      faulty",
 		"+0.004 s  correlated    0.004 s  2 ranks",
@@ -53,7 +53,7 @@ func TestTheStorySaysWhenWhatWasSeenWhyTheRuleFiredAndWhatIsLeftToDo(t *testing.
 
 func TestAStoryOfAnotherVersionOrWithoutEvidenceIsToldAllTheSame(t *testing.T) {
 	i := remapped()
-	i.Plan.Judgement, i.Faults[0].Event, i.Job, i.Cordons = json.RawMessage(`{"policies":7}`), event.Event{}, nil, nil
+	i.Plan.Decision, i.Faults[0].Event, i.Job, i.Cordons = json.RawMessage(`{"policies":7}`), event.Event{}, nil, nil
 	for _, not := range []string{"because", "saw", "left", "%!"} {
 		if got := written(i); strings.Contains(got, not) {
 			t.Errorf("%q in\n%s", not, got)
@@ -64,13 +64,13 @@ func TestAStoryOfAnotherVersionOrWithoutEvidenceIsToldAllTheSame(t *testing.T) {
 func TestEachWaitThatAPersonCanEndSaysHow(t *testing.T) {
 	i := Incident{ID: "inc-1", State: Correlated}
 	for waiting, want := range map[string][2]string{
-		waitApproval + "cordon a1":                       {"a person's yes", "`pitcrew incident approve inc-1`"},
-		waitNode + "; nothing is stopped. 3 too-far":     {"no equivalent node is free", "mended or uncordoned"},
-		waitBudget + "pdb train/llm":                     {"a PodDisruptionBudget forbids it", "budget"},
-		waitRest + "pdb train/llm":                       {"a PodDisruptionBudget forbids the rest", "the job is down"},
-		waitFails + "Job train/llm":                      {"the Job would end by the eviction", "backoffLimit"},
-		waitTurn + "max-concurrent-incidents (2 of 2)":   {"its turn: max-concurrent-incidents", ""},
-		"the API server":                                 {"the API server", ""},
+		meanings[ReasonApproval].begins + "cordon a1":                   {"a person's yes", "`pitcrew incident approve inc-1`"},
+		meanings[ReasonNode].begins + "; nothing is stopped. 3 too-far": {"no equivalent node is free", "repaired or uncordoned"},
+		meanings[ReasonBudget].begins + "pdb train/llm":                 {"a PodDisruptionBudget forbids it", "budget"},
+		meanings[ReasonRest].begins + "pdb train/llm":                   {"a PodDisruptionBudget forbids the rest", "the job is down"},
+		meanings[ReasonFails].begins + "Job train/llm":                  {"the Job would end by the eviction", "backoffLimit"},
+		waitTurn + "max-concurrent-incidents (2 of 2)":                  {"its turn: max-concurrent-incidents", ""},
+		"the API server": {"the API server", ""},
 		waitGuard + "kill-switch: refuses (on), why: so": {"guard kill-switch", "`pitcrew resume`"},
 	} {
 		i.Waiting = waiting

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,7 +24,9 @@ type endpoint struct {
 
 func newEndpoint(address, path, media string) (endpoint, error) {
 	u, err := url.Parse(address)
-	if err != nil {
+	if wrong := (*url.Error)(nil); errors.As(err, &wrong) {
+		return endpoint{}, fmt.Errorf("the address cannot be parsed: %w; give one like http://alertmanager:9093", wrong.Err) // it may hold a secret
+	} else if err != nil {
 		return endpoint{}, err
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {

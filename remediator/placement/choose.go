@@ -6,195 +6,232 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pitcrew/pitcrew/remediator/fleet"
 )
 
-// Choose picks the node for a request among all nodes of the cluster; names are unique. Among the eligible the order is: fewest
-// tiers lost, smallest sum of distances, a spare, least left over, no recent fault, name.
+// Choose picks the node for a request among all nodes of the cluster; names are unique.
 func Choose(r Request, nodes []Node) Decision {
-	nodes = slices.SortedStableFunc(slices.Values(nodes), func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
-	byName := map[string]Node{}
-	for _, n := range nodes {
-		byName[n.Name] = n
+	all := make([]*fleet.Node, len(nodes))
+	for i := range nodes {
+		all[i] = &nodes[i]
 	}
-	c := newChooser(r, byName)
-	faulty, known := byName[r.Faulty]
-	c.faulty = faulty
+	return NewChooser(r, all).Choose(Move{Faulty: r.Faulty})
+}
 
-	d := Decision{}
-	var eligible, others []Candidate
-	for _, n := range nodes {
-		k := Candidate{Node: n.Name}
-		k.MaxDistance, k.SumDistance = c.topology.toGang(n.Labels)
-		k.TierLoss = c.topology.loss(k.MaxDistance, k.SumDistance)
-		if k.Reason, k.Detail = c.rejects(n, &k); k.Reason == "" {
-			eligible = append(eligible, k)
+// Choose picks the node for a member. Among the eligible the order is: fewest tiers lost, smallest sum of distances, a spare, least left
+// over, no recent fault, name. It takes nothing: call Take when the choice is used.
+func (c *Chooser) Choose(move Move) Decision {
+	defer c.stepOut(move.At)()
+	m := c.measure(move)
+	keep := c.Keep
+	if keep <= 0 {
+		keep = len(c.nodes)
+	}
+	best := shortlist{keep: keep, less: func(a, b int) bool { return c.before(m, a, b) }}
+	prefer, preferred := -1, false
+	if move.Prefer != "" {
+		prefer = c.find(move.Prefer)
+	}
+	var counts [32]int
+	ill := -1
+	for i := range c.nodes {
+		r := c.reason(m, i)
+		counts[r]++
+		switch {
+		case r == eligible && i == prefer:
+			preferred = true
+		case r == eligible:
+			best.offer(i)
+		case order[r] == OpenCondition && ill < 0:
+			ill = i
+		}
+	}
+	d := Decision{Eligible: counts[eligible]}
+	if m.faulty < 0 { // without its labels nobody can tell what is equivalent to it, and a guess would be a silent downgrade
+		d.Eligible = 0
+		for i := range min(keep, len(c.nodes)) {
+			d.Candidates = append(d.Candidates, c.unmeasured(c.candidate(m, i, c.reason(m, i))))
+		}
+		d.Reason = fmt.Sprintf("node %q is not among the nodes; give its last known labels", m.Faulty)
+		return d
+	}
+	ranked := best.sorted()
+	if preferred {
+		ranked = append([]int{prefer}, ranked[:min(len(ranked), keep-1)]...)
+	}
+	for at, i := range ranked {
+		k := c.candidate(m, i, eligible)
+		if at == 0 {
+			k.Chosen, k.Reason, k.Detail = true, Chosen, c.about(m, k)
+			if preferred {
+				k.Detail += ", chosen before"
+			}
 		} else {
-			others = append(others, k)
+			k.Reason, k.Detail = RankedLower, c.difference(m, ranked[0], i)
+		}
+		d.Candidates = append(d.Candidates, k)
+	}
+	for i := 0; i < len(c.nodes) && len(d.Candidates) < keep; i++ {
+		if r := c.reason(m, i); r != eligible {
+			d.Candidates = append(d.Candidates, c.candidate(m, i, r))
 		}
 	}
-	if !known {
-		// Without the faulty node's labels nobody can tell what is equivalent to it, and a guess would be a silent downgrade.
-		d.Candidates = append(eligible, others...)
-		for i := range d.Candidates {
-			k := &d.Candidates[i]
-			*k = Candidate{Node: k.Node, Reason: cmp.Or(k.Reason, Class), Detail: cmp.Or(k.Detail, "the node to be replaced is not known")}
+	d.Rejected = map[Reason]int{}
+	for r, n := range counts[:eligible] {
+		if n > 0 {
+			d.Rejected[order[r]] = n
 		}
-		slices.SortFunc(d.Candidates, func(a, b Candidate) int { return strings.Compare(a.Node, b.Node) })
-		d.Reason = fmt.Sprintf("node %q is not among the nodes; give its last known labels", r.Faulty)
+	}
+	if len(ranked) == 0 {
+		d.Reason = c.nothing(m, d.Rejected, ill)
 		return d
 	}
-	slices.SortFunc(eligible, func(a, b Candidate) int { return c.compare(a, b, byName) })
-	for i := range eligible {
-		k := &eligible[i]
-		if i == 0 {
-			k.Chosen, k.Reason, k.Detail = true, Chosen, c.about(*k, byName[k.Node])
-			continue
-		}
-		k.Reason, k.Detail = RankedLower, c.difference(eligible[0], *k, byName)
-	}
-	d.Candidates = append(eligible, others...)
-	if len(eligible) == 0 {
-		d.Reason = c.nothing(others)
-		return d
-	}
-	d.Node, d.TierLoss, d.Equivalent = eligible[0].Node, eligible[0].TierLoss, eligible[0].TierLoss == 0
-	d.Reason = eligible[0].Detail
+	first := d.Candidates[0]
+	d.Node, d.TierLoss, d.Equivalent, d.Reason = first.Node, first.TierLoss, first.TierLoss == 0, first.Detail
 	return d
 }
 
-func newChooser(r Request, byName map[string]Node) *chooser {
-	c := &chooser{Request: r, peerAt: map[string]bool{}}
-	if c.Mode == "" {
-		c.Mode = Equivalent
+// candidate is a node with its distance and, if there is one, the reason against it.
+func (c *Chooser) candidate(m *measure, i int, r uint8) Candidate {
+	k := Candidate{Node: c.nodes[i].Name}
+	place := m.topology.of[i]
+	k.MaxDistance, k.SumDistance = m.topology.toGang(place)
+	k.TierLoss = int(c.losses[place])
+	if r != eligible {
+		k.Reason, k.Detail = order[r], c.why(m, i, r, &k)
 	}
-	if c.Tiers == nil {
-		c.Tiers = Tiers()
-	}
-	if c.HardLabels == nil {
-		c.HardLabels = HardLabels()
-	}
-	var peers []Node
-	for _, p := range r.Peers {
-		c.peerAt[p] = true
-		peers = append(peers, byName[p]) // an unknown peer has no labels and is equally far from all
-	}
-	c.class = classOf(c.HardLabels, byName[r.Faulty], peers)
-	c.topology = newTopology(c.Tiers, byName[r.Faulty], peers)
-	return c
+	return k
 }
 
-// key is one criterion of the ranking; less is better.
-type key struct {
+// unmeasured is a candidate for a node that is not known.
+func (c *Chooser) unmeasured(k Candidate) Candidate {
+	return Candidate{Node: k.Node, Reason: cmp.Or(k.Reason, Class), Detail: cmp.Or(k.Detail, "the node to be replaced is not known")}
+}
+
+// criterion is one criterion of the ranking; less is better.
+type criterion struct {
 	what string
-	of   func(*chooser, Candidate, Node) int64
+	of   func(c *Chooser, m *measure, at int) int64
 }
 
-var ranking = []key{
-	{"tiers lost", func(_ *chooser, k Candidate, _ Node) int64 { return int64(k.TierLoss) }},
-	{"distance to the gang", func(_ *chooser, k Candidate, _ Node) int64 { return int64(k.SumDistance) }},
-	{"not a spare", func(_ *chooser, _ Candidate, n Node) int64 {
-		if n.Labels[SpareLabel] == "true" {
-			return 0
+var ranking = []criterion{
+	{"tiers lost", func(c *Chooser, m *measure, at int) int64 { return int64(c.losses[m.topology.of[at]]) }},
+	{"distance to the gang", func(_ *Chooser, m *measure, at int) int64 { return int64(m.topology.sum[m.topology.of[at]]) }},
+	{"not a spare", func(c *Chooser, _ *measure, at int) int64 { return c.notSpare(at) }},
+	{"devices left over", func(c *Chooser, _ *measure, at int) int64 { return c.leftOver(at) }},
+	{"recent faults", func(c *Chooser, _ *measure, at int) int64 { return c.recentFault(at) }},
+}
+
+// before ranks two eligible nodes; the name decides at last, so that no two are equal.
+func (c *Chooser) before(m *measure, a, b int) bool {
+	p, q := m.topology.of[a], m.topology.of[b]
+	if p != q {
+		if x, y := c.losses[p], c.losses[q]; x != y {
+			return x < y
 		}
-		return 1
-	}},
-	{"devices left over", func(c *chooser, _ Candidate, n Node) int64 { return c.leftOver(n) }},
-	{"recent faults", func(c *chooser, _ Candidate, n Node) int64 { return c.recentFault(n) }},
-}
-
-// compare ranks two candidates; the name decides at last, so that no two are equal.
-func (c *chooser) compare(a, b Candidate, byName map[string]Node) int {
-	for _, k := range ranking {
-		if d := cmp.Compare(k.of(c, a, byName[a.Node]), k.of(c, b, byName[b.Node])); d != 0 {
-			return d
-		}
-	}
-	return strings.Compare(a.Node, b.Node)
-}
-
-// difference says which criterion put k behind the best.
-func (c *chooser) difference(best, k Candidate, byName map[string]Node) string {
-	for _, r := range ranking {
-		if x, y := r.of(c, best, byName[best.Node]), r.of(c, k, byName[k.Node]); x != y {
-			if r.what == "recent faults" {
-				return "it had a fault in the last " + RecentFault.String()
-			}
-			return fmt.Sprintf("%s: %d, %s has %d", r.what, y, best.Node, x)
+		if x, y := m.topology.sum[p], m.topology.sum[q]; x != y {
+			return x < y
 		}
 	}
-	return "equal to " + best.Node + ", which comes first by name"
+	if c.keys[a] != c.keys[b] {
+		return c.keys[a] < c.keys[b]
+	}
+	return a < b
+}
+
+// key packs the criteria that do not depend on the move in their order: 1 bit, 46 bits, 17 bits.
+func (c *Chooser) key(i int) uint64 {
+	left := uint64(min(max(c.leftOver(i), 0), 1<<46-1))
+	return uint64(c.notSpare(i))<<63 | left<<17 | uint64(c.recentFault(i))
+}
+
+func (c *Chooser) notSpare(i int) int64 {
+	if c.nodes[i].Labels[SpareLabel] == "true" {
+		return 0
+	}
+	return 1
 }
 
 // leftOver is how many devices (extended resources that were asked for) stay free: a node that fits exactly leaves whole nodes whole.
-func (c *chooser) leftOver(n Node) (sum int64) {
-	for r, want := range c.Requests {
-		if strings.Contains(r, "/") && want > 0 {
-			sum += n.Free[r] - want
+func (c *Chooser) leftOver(i int) (sum int64) {
+	for _, r := range c.requestKeys {
+		if want := c.Requests[r]; strings.Contains(r, "/") && want > 0 {
+			sum += c.nodes[i].Free[r] - want*int64(c.taken[i]+1)
 		}
 	}
 	return sum
 }
 
 // recentFault is 0 without a fault in the window, else the greater the more recent, in seconds.
-func (c *chooser) recentFault(n Node) int64 {
+func (c *Chooser) recentFault(i int) int64 {
+	n := c.nodes[i]
+	if n.LastFault.IsZero() {
+		return 0
+	}
 	age := c.Now.Sub(n.LastFault)
-	if n.LastFault.IsZero() || age >= RecentFault {
+	if age >= RecentFault {
 		return 0
 	}
 	return int64((RecentFault - max(age, 0)) / time.Second)
 }
 
-func (c *chooser) about(k Candidate, n Node) string {
+// difference says which criterion put a node behind the best.
+func (c *Chooser) difference(m *measure, best, i int) string {
+	for _, r := range ranking {
+		if x, y := r.of(c, m, best), r.of(c, m, i); x != y {
+			if r.what == "recent faults" {
+				return "it had a fault in the last " + RecentFault.String()
+			}
+			return fmt.Sprintf("%s: %d, %s has %d", r.what, y, c.nodes[best].Name, x)
+		}
+	}
+	return "equal to " + c.nodes[best].Name + ", which comes first by name"
+}
+
+func (c *Chooser) about(m *measure, k Candidate) string {
 	to := "the gang"
-	if c.topology.alone {
-		to = c.Request.Faulty
+	if m.alone {
+		to = m.Faulty
 	}
 	var out string
 	switch {
 	case c.Mode == SameNode:
 		return "the job goes back to where it was"
 	case k.TierLoss == 0:
-		out = fmt.Sprintf("same class, not farther from %s than %s", to, c.Request.Faulty)
+		out = fmt.Sprintf("same class, not farther from %s than %s", to, m.Faulty)
 	default:
-		out = fmt.Sprintf("same class, %s farther from %s than %s", tiers(k.TierLoss), to, c.Request.Faulty)
+		out = fmt.Sprintf("same class, %s farther from %s than %s", tiers(k.TierLoss), to, m.Faulty)
 	}
-	if n.Labels[SpareLabel] == "true" {
+	if c.nodes[c.find(k.Node)].Labels[SpareLabel] == "true" {
 		out += ", a spare"
 	}
 	return out
 }
 
 // nothing says what stood in the way, most frequent first.
-func (c *chooser) nothing(rejected []Candidate) string {
-	count := map[Reason]int{}
-	for _, k := range rejected {
-		if k.Reason != Faulty && k.Reason != NotSameNode {
-			count[k.Reason]++
-		}
-	}
+func (c *Chooser) nothing(m *measure, rejected map[Reason]int, ill int) string {
 	if c.Mode == SameNode {
-		for _, k := range rejected {
-			if k.Node == c.Request.Faulty {
-				return strings.TrimSuffix(fmt.Sprintf("the node itself cannot take it back: %s, %s", k.Reason, k.Detail), ", ")
-			}
-		}
+		k := c.candidate(m, m.faulty, c.reason(m, m.faulty))
+		return strings.TrimSuffix(fmt.Sprintf("the node itself cannot take it back: %s, %s", k.Reason, k.Detail), ", ")
 	}
 	type line struct {
 		r Reason
 		n int
 	}
 	var lines []line
-	for r, n := range count {
-		lines = append(lines, line{r, n})
+	for r, n := range rejected {
+		if r == Faulty {
+			n-- // the one to be replaced
+		}
+		if n > 0 && r != NotSameNode {
+			lines = append(lines, line{r, n})
+		}
 	}
 	slices.SortFunc(lines, func(a, b line) int { return cmp.Or(b.n-a.n, strings.Compare(string(a.r), string(b.r))) })
 	parts := make([]string, len(lines))
 	for i, l := range lines {
 		parts[i] = fmt.Sprintf("%d %s", l.n, l.r)
-	}
-	ill := ""
-	if k := slices.IndexFunc(rejected, func(k Candidate) bool { return k.Reason == OpenCondition }); k >= 0 {
-		ill = fmt.Sprintf("; mend %s (%s): a node is free again as soon as its agent says that it is well", rejected[k].Node, rejected[k].Detail)
 	}
 	what := "no free equivalent node"
 	if c.Mode == Any {
@@ -203,5 +240,54 @@ func (c *chooser) nothing(rejected []Candidate) string {
 	if len(parts) == 0 {
 		return what + ": there is no other node"
 	}
-	return what + ": " + strings.Join(parts, ", ") + ill
+	out := what + ": " + strings.Join(parts, ", ")
+	if ill >= 0 {
+		k := c.candidate(m, ill, rank(OpenCondition))
+		out += fmt.Sprintf("; mend %s (%s): a node is free again as soon as its agent says that it is well", k.Node, k.Detail)
+	}
+	return out
+}
+
+// shortlist keeps the best few of many without sorting all.
+type shortlist struct {
+	keep int
+	less func(a, b int) bool
+	list []int // sorted, unless keep is beyond sortAll
+}
+
+// sortAll is the length from which a list is sorted at the end and not as it grows.
+const sortAll = 128
+
+func (s *shortlist) offer(i int) {
+	if s.keep > sortAll {
+		s.list = append(s.list, i)
+		return
+	}
+	if len(s.list) == s.keep {
+		if !s.less(i, s.list[s.keep-1]) {
+			return
+		}
+		s.list = s.list[:s.keep-1]
+	}
+	at, end := 0, len(s.list)
+	for at < end {
+		if mid := (at + end) / 2; s.less(s.list[mid], i) {
+			at = mid + 1
+		} else {
+			end = mid
+		}
+	}
+	s.list = slices.Insert(s.list, at, i)
+}
+
+func (s *shortlist) sorted() []int {
+	if s.keep > sortAll {
+		slices.SortFunc(s.list, func(a, b int) int {
+			if s.less(a, b) {
+				return -1
+			}
+			return 1
+		})
+	}
+	return s.list[:min(len(s.list), s.keep)]
 }

@@ -2,99 +2,136 @@ package placement
 
 import (
 	"slices"
-	"strings"
+
+	"github.com/pitcrew/pitcrew/remediator/fleet"
 )
 
-// topology measures how far nodes are from the gang. Members in the same place are measured once: a gang of a thousand nodes
-// lies in a few dozen racks.
+// topology measures how far nodes are from the gang. Nodes in the same place are measured once: 5,000 nodes lie in a few hundred racks.
+// Members join and leave it as they are placed.
 type topology struct {
-	tiers []string
-	flat  []bool // by tier: an NVLink domain, which no wider tier contradicts
-	gang  []place
-	size  int // members; without any, the faulty node stands for them
-	alone bool
-	// of the faulty node itself
-	greatest, sum int
+	tiers   []string
+	flat    []bool             // by tier: an NVLink domain, which no wider tier contradicts
+	values  []map[string]int32 // by tier: the label's values as numbers; 0 is no value
+	at      [][]int32          // by place: its value in each tier
+	index   map[string]int32   // of a place by its values
+	of      []int32            // by node: its place
+	members []int              // by place: members of the gang
+	dist    []int32            // place by distance: how many members are so far away; width of a row is len(tiers)+1
+	sum     []int              // by place: the sum of distances to the members
+	size    int
 }
 
-// place is where some members are: the value of each tier.
-type place struct {
-	at      []string
-	members int
-}
-
-// newTopology keeps the tiers that the faulty node or a peer carries. Others tell nothing about the gang, and would make one step
-// away look like several. The candidates are not asked, so that no candidate changes how another is measured.
-func newTopology(tiers []string, faulty Node, peers []Node) topology {
-	t := topology{alone: len(peers) == 0, size: max(1, len(peers))}
-	if t.alone {
-		peers = []Node{faulty}
-	}
+// newTopology keeps the tiers that are asked for. Tiers that neither the faulty node nor a peer carries say nothing about the gang, and
+// would make one step away look like several. The candidates are not asked, so that no candidate changes how another is measured.
+func newTopology(tiers []string, nodes []*fleet.Node) *topology {
+	t := &topology{tiers: tiers, index: map[string]int32{}, of: make([]int32, len(nodes))}
 	for _, l := range tiers {
-		if faulty.Labels[l] != "" || slices.ContainsFunc(peers, func(p Node) bool { return p.Labels[l] != "" }) {
-			t.tiers, t.flat = append(t.tiers, l), append(t.flat, nvlinkLabels[l])
-		}
+		t.flat = append(t.flat, nvlinkLabels[l])
+		t.values = append(t.values, map[string]int32{"": 0})
 	}
-	index := map[string]int{}
-	for _, p := range peers {
-		at := t.place(p.Labels)
-		key := strings.Join(at, "\x00")
-		i, ok := index[key]
-		if !ok {
-			i = len(t.gang)
-			index[key] = i
-			t.gang = append(t.gang, place{at: at})
+	last, row := int32(-1), make([]int32, len(tiers))
+	for i, n := range nodes {
+		t.read(n, row)
+		if last < 0 || !slices.Equal(row, t.at[last]) { // neighbors by name mostly share a rack
+			last = t.placeAt(row)
 		}
-		t.gang[i].members++
+		t.of[i] = last
 	}
-	t.greatest, t.sum = t.toGang(faulty.Labels)
 	return t
 }
 
-func (t topology) place(labels map[string]string) []string {
-	at := make([]string, len(t.tiers))
-	for i, l := range t.tiers {
-		at[i] = labels[l]
+func (t *topology) read(n *fleet.Node, row []int32) {
+	for k, l := range t.tiers {
+		value := n.Labels[l]
+		id, ok := t.values[k][value]
+		if !ok {
+			id = int32(len(t.values[k]))
+			t.values[k][value] = id
+		}
+		row[k] = id
 	}
-	return at
 }
 
-// between is the index of the nearest tier in which a and b lie in one domain, the number of tiers if in none. A rack's name counts
-// only within its block: where a wider tier tells the two apart, equal names are two racks. NVLink domains are identities.
-func (t topology) between(a, b []string) int {
-	for i := range t.tiers {
-		if a[i] != "" && a[i] == b[i] && (t.flat[i] || !t.contradicted(a, b, i+1)) {
+// placeAt numbers a place. One that is new is as far from each member as it is.
+func (t *topology) placeAt(row []int32) int32 {
+	key := make([]byte, 0, 4*len(row))
+	for _, v := range row {
+		key = append(key, byte(v), byte(v>>8), byte(v>>16), byte(v>>24))
+	}
+	if p, ok := t.index[string(key)]; ok {
+		return p
+	}
+	p := int32(len(t.at))
+	t.index[string(key)] = p
+	t.at = append(t.at, slices.Clone(row))
+	t.members, t.sum = append(t.members, 0), append(t.sum, 0)
+	t.dist = append(t.dist, make([]int32, len(t.tiers)+1)...)
+	for q, m := range t.members {
+		if m != 0 {
+			t.measure(int(p), t.between(t.at[p], t.at[q]), m)
+		}
+	}
+	return p
+}
+
+// join adds so many members in the place of a node, or takes them away.
+func (t *topology) join(n *fleet.Node, members int) {
+	row := make([]int32, len(t.tiers))
+	t.read(n, row)
+	q := t.placeAt(row)
+	t.members[q] += members
+	t.size += members
+	for p := range t.at {
+		t.measure(p, t.between(t.at[p], t.at[q]), members)
+	}
+}
+
+func (t *topology) measure(p, distance, members int) {
+	t.dist[p*(len(t.tiers)+1)+distance] += int32(members)
+	t.sum[p] += distance * members
+}
+
+// toGang is the greatest distance and the sum of distances from a place to the members.
+func (t *topology) toGang(p int32) (greatest, sum int) {
+	width := len(t.tiers) + 1
+	row := t.dist[int(p)*width : (int(p)+1)*width]
+	for d := len(t.tiers); d > 0; d-- {
+		if row[d] > 0 {
+			return d, t.sum[p]
+		}
+	}
+	return 0, t.sum[p]
+}
+
+// between is the index of the nearest tier in which a and b are in one domain, the number of tiers if in none. A rack's name counts
+// only within its block: if a wider tier tells the two apart, equal names are two racks. NVLink domains are identities.
+func (t *topology) between(a, b []int32) int {
+	for i := range a {
+		if a[i] != 0 && a[i] == b[i] && (t.flat[i] || !t.contradicted(a, b, i+1)) {
 			return i
 		}
 	}
-	return len(t.tiers)
+	return len(a)
 }
 
-func (t topology) contradicted(a, b []string, from int) bool {
-	for i := from; i < len(t.tiers); i++ {
-		if !t.flat[i] && a[i] != "" && b[i] != "" && a[i] != b[i] {
+func (t *topology) contradicted(a, b []int32, from int) bool {
+	for i := from; i < len(a); i++ {
+		if !t.flat[i] && a[i] != 0 && b[i] != 0 && a[i] != b[i] {
 			return true
 		}
 	}
 	return false
 }
 
-// toGang is the greatest distance and the sum of distances to the members.
-func (t topology) toGang(labels map[string]string) (greatest, sum int) {
-	at := t.place(labels)
-	for _, p := range t.gang {
-		d := t.between(at, p.at)
-		greatest, sum = max(greatest, d), sum+d*p.members
-	}
-	return greatest, sum
-}
+// reference is how far the faulty node is from the gang, which is what replacements are measured by.
+type reference struct{ greatest, sum, size int }
 
-// loss is by how many tiers a node is farther from the gang than the faulty one was: 0 when neither the greatest distance nor the
-// sum is worse; else the greater of the growth of the greatest and the mean growth, rounded up.
-func (t topology) loss(greatest, sum int) int {
-	if greatest <= t.greatest && sum <= t.sum {
+// loss is by how many tiers a node is farther from the gang than the faulty one was: 0 if neither the greatest distance nor the sum is
+// worse; else the greater of the growth of the greatest and the mean growth, rounded up.
+func (r reference) loss(greatest, sum int) int {
+	if greatest <= r.greatest && sum <= r.sum {
 		return 0
 	}
-	mean := (max(0, sum-t.sum) + t.size - 1) / t.size
-	return max(greatest-t.greatest, mean)
+	mean := (max(0, sum-r.sum) + r.size - 1) / r.size
+	return max(greatest-r.greatest, mean)
 }

@@ -6,7 +6,11 @@
 // what stood in the way. It reserves nothing and evicts nothing; the caller does, after asking.
 package placement
 
-import "time"
+import (
+	"time"
+
+	"github.com/pitcrew/pitcrew/remediator/fleet"
+)
 
 // Taints that Pitcrew writes.
 const (
@@ -19,23 +23,11 @@ const (
 // RecentFault is how long a node's last fault counts against it among equals.
 const RecentFault = 24 * time.Hour
 
-// Node is a node as the chooser sees it.
-type Node struct {
-	Name          string
-	Labels        map[string]string
-	Ready         bool
-	Unschedulable bool
-	Taints        []Taint
-	// Free is, by resource name, what is left after the requests of all pods, reservations and nominated pods counted in, and the pod
-	// to be replaced counted out. A resource that is not named is not there.
-	Free      map[string]int64
-	Reserved  string    // the incident that holds the node, "" if none
-	Condition string    // what its agent says is wrong with its hardware now, "" if nothing
-	LastFault time.Time // zero if none is known
-}
-
-// Taint is a taint of a node.
-type Taint struct{ Key, Value, Effect string }
+// Node and Taint are the shared view of a node. Free counts out the pod to be replaced, see Cluster.FleetWithout.
+type (
+	Node  = fleet.Node
+	Taint = fleet.Taint
+)
 
 // Toleration is a toleration of the pod, as Kubernetes reads it.
 type Toleration struct{ Key, Operator, Value, Effect string }
@@ -66,7 +58,15 @@ type Request struct {
 	NodeSelector map[string]string
 	Tolerations  []Toleration
 	// Affinity is whatever else the pod asks of a node, nil for nothing. It must be a pure function of the node.
-	Affinity func(Node) (ok bool, why string)
+	Affinity func(*fleet.Node) (ok bool, why string)
+	// Unfit is what is wrong with a node's hardware if its view does not say so; nil for nothing. Empty: nothing.
+	Unfit func(node string) string
+	// Claims are the pod's DRA resource claims. Where their devices are cannot be judged, so no other node is chosen for it.
+	Claims []string
+	// Exclude are nodes that are faulty as well, whatever is said of them now.
+	Exclude []string
+	// Keep bounds the candidates of a decision; 0 keeps all. The others are counted by reason.
+	Keep int
 	// Tiers are topology labels, nearest first; nil means Tiers(). One that neither the faulty node nor a peer carries says nothing and
 	// is passed over.
 	Tiers []string
@@ -89,12 +89,14 @@ const (
 	NotReady      Reason = "not-ready"
 	Quarantined   Reason = "quarantined"
 	Cordoned      Reason = "cordoned"
+	Held          Reason = "held"
 	OpenCondition Reason = "open-condition"
 	ReservedOther Reason = "reserved"
 	HoldsPeer     Reason = "holds-peer"
 	Tainted       Reason = "tainted"
 	Selector      Reason = "node-selector"
 	AffinityNo    Reason = "affinity"
+	DRAClaim      Reason = "dra-claim"
 	Class         Reason = "class"
 	NoRoom        Reason = "no-room"
 	TooFar        Reason = "too-far"
@@ -116,9 +118,12 @@ type Candidate struct {
 
 // Decision is the choice with its whole path.
 type Decision struct {
-	Node       string      `json:"node,omitempty"` // "" when nothing fits
-	TierLoss   int         `json:"tierLoss"`
-	Equivalent bool        `json:"equivalent"` // of the same class and not farther than the node it replaces
-	Reason     string      `json:"reason"`
-	Candidates []Candidate `json:"candidates"` // every node, the eligible first by rank, then the others by name
+	Node       string `json:"node,omitempty"` // "" when nothing fits
+	TierLoss   int    `json:"tierLoss"`
+	Equivalent bool   `json:"equivalent"` // of the same class and not farther than the node it replaces
+	Reason     string `json:"reason"`
+	// Candidates are the eligible nodes by rank, then the others by name; Request.Keep bounds them.
+	Candidates []Candidate    `json:"candidates"`
+	Eligible   int            `json:"eligible,omitempty"` // how many nodes would do
+	Rejected   map[Reason]int `json:"rejected,omitempty"` // how many would not, by the reason
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pitcrew/pitcrew/remediator/fleet"
 	"github.com/pitcrew/pitcrew/remediator/placement"
 )
 
@@ -96,21 +97,29 @@ func TestTheNodeThatIsChosenAndWhyTheOthersAreNot(t *testing.T) {
 		"ill by its own agent's word": {set("a4", func(n *placement.Node) { n.Condition = "gpu/row-remap.pending gpu/GPU-1" }), "", 0, "a4", placement.OpenCondition, "gpu/GPU-1"},
 		"ill, and it is where the job has to go back": {both(req(func(r *placement.Request) { r.Mode = placement.SameNode }), set("a1", func(n *placement.Node) { n.Condition = "gpu/thermal" })),
 			"a1", 0, "", "", ""},
-		"tainted":           {set("a4", func(n *placement.Node) { n.Taints = []placement.Taint{{"team", "x", "NoSchedule"}} }), "", 0, "a4", placement.Tainted, "team=x:NoSchedule"},
-		"a tolerated taint": {both(set("a4", func(n *placement.Node) { n.Taints = []placement.Taint{{"team", "x", "NoSchedule"}} }), req(func(r *placement.Request) { r.Tolerations = []placement.Toleration{{Key: "team", Value: "x"}} })), "a4", 0, "", "", ""},
-		"a toleration of another value": {both(set("a4", func(n *placement.Node) { n.Taints = []placement.Taint{{"team", "x", "NoSchedule"}} }), req(func(r *placement.Request) {
+		"held by a person":                     {set("a4", func(n *placement.Node) { n.Held = "benchmark" }), "", 0, "a4", placement.Held, "benchmark"},
+		"faulty as well, though it looks free": {req(func(r *placement.Request) { r.Exclude = []string{"a4"} }), "", 0, "a4", placement.Faulty, "faulty as well"},
+		"ill by what is asked for it": {req(func(r *placement.Request) {
+			r.Unfit = func(n string) string { return map[string]string{"a4": "gpu/ecc"}[n] }
+		}),
+			"", 0, "a4", placement.OpenCondition, "gpu/ecc"},
+		"tainted":           {set("a4", func(n *placement.Node) { n.Taints = []placement.Taint{{Key: "team", Value: "x", Effect: "NoSchedule"}} }), "", 0, "a4", placement.Tainted, "team=x:NoSchedule"},
+		"a tolerated taint": {both(set("a4", func(n *placement.Node) { n.Taints = []placement.Taint{{Key: "team", Value: "x", Effect: "NoSchedule"}} }), req(func(r *placement.Request) { r.Tolerations = []placement.Toleration{{Key: "team", Value: "x"}} })), "a4", 0, "", "", ""},
+		"a toleration of another value": {both(set("a4", func(n *placement.Node) { n.Taints = []placement.Taint{{Key: "team", Value: "x", Effect: "NoSchedule"}} }), req(func(r *placement.Request) {
 			r.Tolerations = []placement.Toleration{{Key: "team", Value: "y"}, {Key: "team", Operator: "Exists", Effect: "NoExecute"}}
 		})), "", 0, "a4", placement.Tainted, ""},
-		"a taint that only asks": {set("a4", func(n *placement.Node) { n.Taints = []placement.Taint{{"team", "x", "PreferNoSchedule"}} }), "a4", 0, "", "", ""},
+		"a taint that only asks": {set("a4", func(n *placement.Node) {
+			n.Taints = []placement.Taint{{Key: "team", Value: "x", Effect: "PreferNoSchedule"}}
+		}), "a4", 0, "", "", ""},
 		"a pod that tolerates everything does not tolerate a broken GPU": {both(set("a4", func(n *placement.Node) {
-			n.Taints = []placement.Taint{{placement.QuarantineTaint, "i7", "NoSchedule"}}
+			n.Taints = []placement.Taint{{Key: placement.QuarantineTaint, Value: "i7", Effect: "NoSchedule"}}
 		}), req(func(r *placement.Request) { r.Tolerations = []placement.Toleration{{Operator: "Exists"}} })), "", 0, "a4", placement.Quarantined, "by incident i7"},
 		"reserved for another incident": {set("a4", func(n *placement.Node) { n.Reserved = "other" }), "", 0, "a4", placement.ReservedOther, "for incident other"},
 		"reserved for another incident, by taint": {set("a4", func(n *placement.Node) {
-			n.Taints = []placement.Taint{{placement.ReservedTaint, "other", "NoSchedule"}}
+			n.Taints = []placement.Taint{{Key: placement.ReservedTaint, Value: "other", Effect: "NoSchedule"}}
 		}), "", 0, "a4", placement.ReservedOther, "for incident other"},
 		"reserved for this incident": {set("a4", func(n *placement.Node) {
-			n.Reserved, n.Taints = "me", []placement.Taint{{placement.ReservedTaint, "me", "NoSchedule"}}
+			n.Reserved, n.Taints = "me", []placement.Taint{{Key: placement.ReservedTaint, Value: "me", Effect: "NoSchedule"}}
 		}), "a4", 0, "", "", ""},
 		"another GPU":        {set("a4", func(n *placement.Node) { n.Labels["nvidia.com/gpu.product"] = "H200" }), "", 0, "a4", placement.Class, "H200"},
 		"a GPU nobody knows": {set("a4", func(n *placement.Node) { delete(n.Labels, "nvidia.com/gpu.product") }), "", 0, "a4", placement.Class, `is "", wanted "H100"`},
@@ -121,9 +130,10 @@ func TestTheNodeThatIsChosenAndWhyTheOthersAreNot(t *testing.T) {
 		"a resource the node does not have": {req(func(r *placement.Request) { r.Requests["rdma/hca"] = 8 }), "", 0, "a4", placement.NoRoom, "0 of rdma/hca free, 8 wanted"},
 		"the pod's own selector":            {req(func(r *placement.Request) { r.NodeSelector = map[string]string{"disk": "nvme"} }), "", 0, "a4", placement.Selector, `disk is "", wanted "nvme"`},
 		"the pod's own affinity": {req(func(r *placement.Request) {
-			r.Affinity = func(n placement.Node) (bool, string) { return n.Name != "a4", "not a4" }
+			r.Affinity = func(n *fleet.Node) (bool, string) { return n.Name != "a4", "not a4" }
 		}), "", 0, "a4", placement.AffinityNo, "not a4"},
-		"a rack that failed as a whole": {req(func(r *placement.Request) { r.Failed, r.MaxTierLoss = block, 9 }), "c1", 2, "a4", placement.FailedDomain, block + " b1 has failed"},
+		"a pod with DRA claims is not moved by a guess": {req(func(r *placement.Request) { r.Claims = []string{"gpus"} }), "", 0, "a4", placement.DRAClaim, "gpus"},
+		"a rack that failed as a whole":                 {req(func(r *placement.Request) { r.Failed, r.MaxTierLoss = block, 9 }), "c1", 2, "a4", placement.FailedDomain, block + " b1 has failed"},
 		"a spare is preferred": {both(set("a4", full), set("c2", func(n *placement.Node) { n.Labels[placement.SpareLabel] = "true" }), req(func(r *placement.Request) { r.Mode = placement.Any }),
 			set("b1", full)), "c2", 2, "c1", placement.RankedLower, "not a spare: 1, c2 has 0"},
 		"distance goes before a spare": {both(set("b1", func(n *placement.Node) { n.Labels[placement.SpareLabel] = "true" }), req(func(r *placement.Request) { r.MaxTierLoss = 1 })),

@@ -154,20 +154,3 @@ func TestEveryNodeHasOneReasonAndExactlyTheChosenOneIsChosen(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkChooseAmong5000(b *testing.B) {
-	var ns []placement.Node
-	for i := range 5000 {
-		ns = append(ns, in(fmt.Sprintf("n%04d", i), fmt.Sprint("b", i/500), fmt.Sprint("r", i/50)))
-	}
-	r := placement.Request{Faulty: "n0000", Requests: map[string]int64{gpu: 8}, Now: now}
-	for i := range 63 {
-		r.Peers = append(r.Peers, ns[i+1].Name)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if placement.Choose(r, ns).Node != "" {
-			b.Fatal("every rack mate holds a member; nothing can be equivalent")
-		}
-	}
-}

@@ -102,24 +102,29 @@ func (j Judgement) Disruptive() (n int) {
 	return n
 }
 
-// Decide judges one event by a set of policies. Within a policy the first matching rule is taken. Of several policies whose rules
-// match, the lowest order that may act is taken and the others are recorded; an observing policy never hides an acting one, so a
-// new policy can be tried beside the old. It changes nothing and is the same for the same arguments, whatever their order.
+// Decide judges one event by a set of policies: Book.Decide, for a set that is used once.
 func Decide(e event.Event, n Node, j Job, inc Incident, policies []Policy) Judgement {
-	out := Judgement{Event: e.ID, Signal: e.Data.Cause.Signal(), Severity: e.Data.Severity, Subject: e.Data.Target.Subject(),
-		Node: cmp.Or(n.Name, e.Data.Target.Node), Outcome: Nothing}
+	return NewBook(policies).Decide(e, n, j, inc)
+}
+
+// Decide judges one event. Within a policy the first matching rule is taken. Of several policies whose rules match, the lowest order that
+// may act is taken and the others are recorded; an observing policy never hides an acting one, so a new policy can be tried beside the old.
+// It changes nothing and is the same for the same arguments.
+func (b *Book) Decide(e event.Event, n Node, j Job, inc Incident) Judgement {
+	complete(e, &n, &j)
+	out := Judgement{Event: e.ID, Signal: e.Data.Cause.Signal(), Severity: e.Data.Severity, Subject: e.Data.Target.Subject(), Node: n.Name, Outcome: Nothing,
+		Policies: make([]PolicyTrace, len(b.pages))}
 	if j.Name != "" {
 		out.Job = j.Namespace + "/" + j.Name
 	}
-	sorted := slices.SortedStableFunc(slices.Values(policies), func(a, b Policy) int {
-		return cmp.Or(cmp.Compare(a.Spec.Order, b.Spec.Order), cmp.Compare(a.Metadata.Name, b.Metadata.Name))
-	})
-	vars := map[string]any{"event": viewOf(e), "node": n, "job": j, "incident": inc}
+	q := question{e: e, signal: out.Signal, vars: b.activation(e, n, j, inc)}
 	idle := neverActs(e)
 	acting, observing, fallback := -1, -1, -1
-	matched := make([]int, len(sorted))
-	for i, p := range sorted {
-		t := traceOf(p)
+	matched := make([]int, len(b.pages))
+	for i := range b.pages {
+		p := &b.pages[i]
+		t := &out.Policies[i]
+		*t = PolicyTrace{Policy: p.Metadata.Name, File: p.File, Hash: p.hash, Mode: p.Spec.Mode, Order: p.Spec.Order}
 		matched[i] = -1
 		switch detail, ok := p.Spec.AppliesTo.covers(n, j, e); {
 		case p.Spec.Mode == Off:
@@ -135,7 +140,7 @@ func Decide(e event.Event, n Node, j Job, inc Incident, policies []Policy) Judge
 				t.Why, t.Detail = WhyNeverActs, idle
 				break
 			}
-			t.Rules, matched[i] = p.look(e, vars)
+			t.Rules, matched[i] = p.look(q)
 			switch {
 			case matched[i] < 0:
 				t.Why = WhyNoRule
@@ -145,7 +150,6 @@ func Decide(e event.Event, n Node, j Job, inc Incident, policies []Policy) Judge
 				acting = i
 			}
 		}
-		out.Policies = append(out.Policies, t)
 	}
 	chosen := acting
 	if chosen < 0 {
@@ -157,25 +161,21 @@ func Decide(e event.Event, n Node, j Job, inc Incident, policies []Policy) Judge
 		case matched[i] < 0:
 		case i == chosen:
 			t.Chosen = true
-		case sorted[i].Spec.Mode == Observe:
-			t.Why, t.Detail = WhyObserving, "would do rule "+sorted[i].Spec.Rules[matched[i]].Name
+		case b.pages[i].Spec.Mode == Observe:
+			t.Why, t.Detail = WhyObserving, "would do rule "+b.pages[i].Spec.Rules[matched[i]].Name
 		default:
-			t.Why, t.Detail = WhyShadowed, "policy "+sorted[chosen].Metadata.Name+" comes first"
+			t.Why, t.Detail = WhyShadowed, "policy "+b.pages[chosen].Metadata.Name+" comes first"
 		}
 	}
 	switch {
 	case chosen >= 0:
-		out.take(sorted[chosen], sorted[chosen].Spec.Rules[matched[chosen]])
+		out.take(&b.pages[chosen], b.pages[chosen].Spec.Rules[matched[chosen]])
 	case fallback < 0:
 		out.Why = WhyNoPolicies
 	default:
-		out.fallBack(sorted[fallback], idle)
+		out.fallBack(&b.pages[fallback], idle)
 	}
 	return out
-}
-
-func traceOf(p Policy) PolicyTrace {
-	return PolicyTrace{Policy: p.Metadata.Name, File: p.File, Hash: p.Hash(), Mode: p.Spec.Mode, Order: p.Spec.Order}
 }
 
 // neverActs says why an event starts nothing whatever the rules say, "" if it may.
@@ -203,58 +203,14 @@ func (a AppliesTo) covers(n Node, j Job, e event.Event) (string, bool) {
 			return "namespace " + ns + " is not in appliesTo.namespaces", false
 		}
 	}
-	n.Name = cmp.Or(n.Name, e.Data.Target.Node)
 	return a.Includes(n)
-}
-
-// look tries every rule and gives the index of the first that matches, -1 if none. Rules after it are listed, not run.
-func (p Policy) look(e event.Event, vars map[string]any) (traces []RuleTrace, first int) {
-	first = -1
-	for i, r := range p.Spec.Rules {
-		t := RuleTrace{Rule: r.Name}
-		if first >= 0 {
-			t.Why, t.Detail = WhyEarlier, "rule "+p.Spec.Rules[first].Name+" matched first"
-		} else if t.Why, t.Detail = r.When.match(e, vars); t.Why == "" {
-			t.Matched, first = true, i
-		}
-		traces = append(traces, t)
-	}
-	return traces, first
-}
-
-func (w When) match(e event.Event, vars map[string]any) (Why, string) {
-	signal := e.Data.Cause.Signal()
-	pattern, ok := w.Signal.Match(signal)
-	if !ok {
-		return WhySignal, signal + " is none of " + list(w.Signal)
-	}
-	if w.Severity != "" && !e.Data.Severity.AtLeast(w.Severity) {
-		return WhySeverity, "severity is " + string(e.Data.Severity) + ", wanted " + string(w.Severity) + " or more"
-	}
-	detail := "signal " + signal + " is " + pattern
-	if pattern == signal {
-		detail = "signal " + signal
-	}
-	if w.Severity != "" {
-		detail += ", severity " + string(e.Data.Severity)
-	}
-	if w.Expr == "" {
-		return "", detail
-	}
-	switch ok, err := w.eval(vars); {
-	case err != nil:
-		return WhyExprError, w.Expr + ": " + err.Error()
-	case !ok:
-		return WhyExpr, w.Expr
-	}
-	return "", detail + ", " + w.Expr
 }
 
 var outcomeOf = map[Mode]Outcome{Enforce: Act, Approve: Ask, Observe: Record}
 
-func (j *Judgement) take(p Policy, r Rule) {
+func (j *Judgement) take(p *page, r Rule) {
 	j.Outcome = outcomeOf[p.Spec.Mode]
-	j.Policy, j.Hash, j.Mode, j.Rule, j.Verify = p.Metadata.Name, p.Hash(), p.Spec.Mode, r.Name, r.Verify
+	j.Policy, j.Hash, j.Mode, j.Rule, j.Verify = p.Metadata.Name, p.hash, p.Spec.Mode, r.Name, r.Verify
 	guards := p.Spec.Guards
 	j.Guards = &guards
 	acts := false
@@ -269,8 +225,8 @@ func (j *Judgement) take(p Policy, r Rule) {
 	}
 }
 
-func (j *Judgement) fallBack(p Policy, idle string) {
-	j.Policy, j.Hash, j.Mode = p.Metadata.Name, p.Hash(), p.Spec.Mode
+func (j *Judgement) fallBack(p *page, idle string) {
+	j.Policy, j.Hash, j.Mode = p.Metadata.Name, p.hash, p.Spec.Mode
 	j.Why, j.Detail = WhyNoRule, "default of policy "+p.Metadata.Name+" is "+string(p.Spec.Default)
 	if idle != "" {
 		j.Why, j.Detail = WhyNeverActs, idle+"; "+j.Detail

@@ -15,15 +15,19 @@ import (
 type decoder struct {
 	file   string
 	before int                 // lines of the file before the document
+	lines  []string            // of the document
 	at     map[string]position // path → where its value stands
 	faults []*Error
 }
 
-// fail records a fault at the nearest place that is known for the path.
-func (d *decoder) fail(path, msg string) {
+// fail records a fault at the nearest place that is known for the path, or at a place within the text there.
+func (d *decoder) fail(path, msg string, within ...place) {
 	at := path
 	for {
 		if p, ok := d.at[at]; ok {
+			if len(within) > 0 && at == path {
+				p, msg = d.inText(p, within[0], msg)
+			}
 			d.faults = append(d.faults, &Error{File: d.file, Line: p.line, Column: p.column, Path: path, Msg: msg})
 			return
 		}
@@ -33,6 +37,24 @@ func (d *decoder) fail(path, msg string) {
 		}
 		at = at[:i]
 	}
+}
+
+// inText is where a place of an expression is in the file. An expression that the file spells otherwise than it reads (escapes, folded
+// lines) keeps the position of its beginning, and the message gives the place within it.
+func (d *decoder) inText(begin position, p place, msg string) (position, string) {
+	if spelled := strings.Split(p.text, "\n"); p.line <= len(spelled) && spelled[p.line-1] != "" {
+		first := begin.line - d.before - 1 + p.line - 1
+		for row := first; row <= first+1 && row < len(d.lines); row++ { // a block begins on the line after its key
+			line, from := []rune(d.lines[row]), 0
+			if row == begin.line-d.before-1 {
+				from = min(begin.column-1, len(line))
+			}
+			if before, _, ok := strings.Cut(string(line[from:]), spelled[p.line-1]); ok {
+				return position{d.before + row + 1, from + len([]rune(before)) + p.column}, msg
+			}
+		}
+	}
+	return begin, fmt.Sprintf("%s (at %d:%d of the expression)", msg, p.line, p.column)
 }
 
 func (d *decoder) decodePolicy(body ast.Node, p *Policy) {

@@ -3,7 +3,9 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -90,8 +92,11 @@ func viewOf(e event.Event) Event {
 	}
 }
 
-// program is a compiled expression.
-type program struct{ p cel.Program }
+// program is a compiled expression and the facts it reads.
+type program struct {
+	p     cel.Program
+	reads []string
+}
 
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(
@@ -106,37 +111,58 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	)
 })
 
-// compile checks an expression against the types, so that a misspelt field is a load error and not a rule that never matches.
-func compile(expr string) (*program, error) {
+// compile checks an expression against the types and the table of facts, so that a misspelt or unfilled field is a load error and not a
+// rule that never matches.
+func compile(expr string) (*program, []exprFault) {
+	return compileWith(expr, func(f Fact) bool { return f.Decide != "" })
+}
+
+func compileWith(expr string, filled func(Fact) bool) (*program, []exprFault) {
 	env, err := environment()
 	if err != nil {
-		return nil, fmt.Errorf("expression environment: %w", err)
+		return nil, []exprFault{{"expression environment: " + err.Error(), 1, 1}}
 	}
-	tree, issues := env.Compile(expr)
+	parsed, issues := env.Parse(expr)
 	if issues != nil && issues.Err() != nil {
-		var msgs []string
-		for _, e := range issues.Errors() {
-			msgs = append(msgs, fmt.Sprintf("%s (at %d:%d of the expression)", e.Message, e.Location.Line(), e.Location.Column()+1))
-		}
-		return nil, errors.New(strings.Join(msgs, "; "))
+		return nil, faultsOf(issues, nil)
+	}
+	r := &reader{source: parsed.NativeRep().SourceInfo(), filled: filled, reads: map[string]bool{}}
+	r.visit(parsed.NativeRep().Expr(), nil)
+	tree, issues := env.Check(parsed)
+	if issues != nil && issues.Err() != nil {
+		return nil, faultsOf(issues, r.faults)
+	}
+	if len(r.faults) > 0 {
+		return nil, r.faults
 	}
 	if tree.OutputType() != cel.BoolType {
-		return nil, fmt.Errorf("must be true or false, but gives %s", tree.OutputType())
+		return nil, []exprFault{{fmt.Sprintf("must be true or false, but gives %s", tree.OutputType()), 1, 1}}
 	}
 	p, err := env.Program(tree, cel.CostLimit(maxExprCost), cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
-		return nil, err
+		return nil, []exprFault{{err.Error(), 1, 1}}
 	}
-	return &program{p}, nil
+	return &program{p, slices.Sorted(maps.Keys(r.reads))}, nil
+}
+
+// faultsOf adds CEL's own faults to those found by the table of facts, which already name undefined fields and better.
+func faultsOf(issues *cel.Issues, found []exprFault) []exprFault {
+	for _, e := range issues.Errors() {
+		if len(found) > 0 && strings.HasPrefix(e.Message, "undefined field") {
+			continue
+		}
+		found = append(found, exprFault{e.Message, e.Location.Line(), e.Location.Column() + 1})
+	}
+	return found
 }
 
 // eval runs the expression. An error means that it did not match, and why.
-func (w When) eval(vars map[string]any) (bool, error) {
+func (w When) eval(vars cel.Activation) (bool, error) {
 	prog := w.program
 	if prog == nil {
-		var err error
-		if prog, err = compile(w.Expr); err != nil {
-			return false, err
+		var faults []exprFault
+		if prog, faults = compile(w.Expr); len(faults) > 0 {
+			return false, errors.New(faults[0].msg)
 		}
 	}
 	v, _, err := prog.p.Eval(vars)

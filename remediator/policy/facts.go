@@ -1,14 +1,20 @@
 package policy
 
-import "time"
+import (
+	"slices"
+	"time"
 
-// The facts that a judgement may look at besides the event. Their JSON names are also the CEL names. A fact that is not known is
-// zero, and a selector that asks for it does not match.
+	"github.com/pitcrew/pitcrew/remediator/fleet"
+)
+
+// The facts that a decision may read besides the event. Their JSON names are also the CEL names. The table in facttable.go declares who
+// fills each. A fact that is not known is zero, and a selector that asks for it does not match.
 
 // Node is what is known of the event's node.
 type Node struct {
 	Name          string            `json:"name"`
 	Pool          string            `json:"pool,omitempty"` // PoolOf(Labels) when empty
+	Rack          string            `json:"rack,omitempty"` // RackOf(Labels) when empty
 	Labels        map[string]string `json:"labels,omitempty"`
 	Annotations   map[string]string `json:"annotations,omitempty"`
 	Ready         bool              `json:"ready,omitempty"`
@@ -26,6 +32,7 @@ type Job struct {
 	Labels          map[string]string `json:"labels,omitempty"`
 	Annotations     map[string]string `json:"annotations,omitempty"`
 	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
+	PriorityClass   string            `json:"priorityClass,omitempty"` // of its pods
 	WorldSize       int               `json:"worldSize,omitempty"`
 	Attempt         int               `json:"attempt,omitempty"`
 	Restarts        int               `json:"restarts,omitempty"` // by Pitcrew, within 24 hours
@@ -41,25 +48,34 @@ type Incident struct {
 	Nodes   []string  `json:"nodes,omitempty"`
 }
 
-// poolLabels are the labels that name a node's pool, the operator's own first.
-var poolLabels = []string{
-	"pitcrew.dev/pool",
-	"cloud.google.com/gke-nodepool",
-	"eks.amazonaws.com/nodegroup",
-	"karpenter.sh/nodepool",
-	"kubernetes.azure.com/agentpool",
-	"oci.oraclecloud.com/oke-node-pool",
+// rackLabels are the labels that name a node's rack, or what shares one leaf switch, the operator's own first. All but that one are among
+// the tiers of package placement.
+var rackLabels = []string{
+	"pitcrew.dev/rack",
+	"cloud.provider.com/topology-rack",
+	"oci.oraclecloud.com/host.rack_id",
+	"cloud.google.com/gce-topology-subblock",
+	"topology.k8s.aws/network-node-layer-3",
+	"fabric.topograph.run/tier-0",
+	"network.topology.nvidia.com/leaf",
 }
 
-// PoolOf names the pool of a node with these labels, "" if none is said.
-func PoolOf(labels map[string]string) string {
-	for _, l := range poolLabels {
+// RackLabels lists the labels that RackOf reads, the operator's own first.
+func RackLabels() []string { return slices.Clone(rackLabels) }
+
+// RackOf names the rack of a node with these labels, "" if none is given. The label is part of the name, so that equal values of different
+// labels stay apart.
+func RackOf(labels map[string]string) string {
+	for _, l := range rackLabels {
 		if v := labels[l]; v != "" {
-			return v
+			return l + "=" + v
 		}
 	}
 	return ""
 }
+
+// PoolOf returns the pool of a node with these labels, "" if no label names one.
+func PoolOf(labels map[string]string) string { return fleet.PoolOf(labels) }
 
 // Includes reports whether the policy speaks for a node, and if not, why. Namespaces are not asked.
 func (a AppliesTo) Includes(n Node) (why string, ok bool) {

@@ -74,11 +74,11 @@ func assemble(files []string, read func(string) ([]byte, error), errs []error) (
 			errs = append(errs, fmt.Errorf("policies: %w", err))
 			continue
 		}
-		ps, err := Parse(f, data)
-		if err != nil {
-			errs = append(errs, err)
+		ps, faults := parse(f, data)
+		if len(faults) > 0 {
+			errs = append(errs, join(faults))
 		}
-		all = append(all, ps...)
+		all = append(all, ps...) // of a faulty file, too: what it shares with another file is a fault as well, and is told in the same go
 	}
 	if err := Together(all); err != nil {
 		errs = append(errs, err)

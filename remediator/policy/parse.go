@@ -50,12 +50,21 @@ func (e *Error) Error() string {
 // Parse reads the policies of one file, one a document, with defaults filled in and expressions compiled. Every fault that is
 // found is reported, as joined *Error values in the order of the file; then no policy is returned.
 func Parse(file string, data []byte) ([]Policy, error) {
+	out, faults := parse(file, data)
+	if len(faults) > 0 {
+		return nil, join(faults)
+	}
+	return out, nil
+}
+
+// parse is Parse that returns what could be read beside the faults.
+func parse(file string, data []byte) ([]Policy, []*Error) {
 	if len(data) > MaxFileBytes {
-		return nil, &Error{File: file, Msg: fmt.Sprintf("%d bytes, over the bound of %d; split the file", len(data), MaxFileBytes)}
+		return nil, []*Error{{File: file, Msg: fmt.Sprintf("%d bytes, over the bound of %d; split the file", len(data), MaxFileBytes)}}
 	}
 	data = bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n")), []byte("\r"), []byte("\n"))
 	if line := tooDeep(data); line > 0 {
-		return nil, &Error{File: file, Line: line, Column: 1, Msg: fmt.Sprintf("nested deeper than %d", maxDepth)}
+		return nil, []*Error{{File: file, Line: line, Column: 1, Msg: fmt.Sprintf("nested deeper than %d", maxDepth)}}
 	}
 	var out []Policy
 	var faults []*Error
@@ -72,14 +81,11 @@ func Parse(file string, data []byte) ([]Policy, error) {
 			if _, ok := t.Body.(*ast.CommentGroupNode); ok {
 				continue
 			}
-			p, errs := parseDocument(file, doc.line, t.Body)
+			p, errs := parseDocument(file, doc, t.Body)
 			out, faults = append(out, p), append(faults, errs...)
 		}
 	}
-	if len(faults) > 0 {
-		return nil, join(faults)
-	}
-	return out, nil
+	return out, faults
 }
 
 func join(faults []*Error) error {
@@ -121,23 +127,39 @@ func marker(line []byte) bool {
 	return len(line) == 3 || bytes.IndexByte([]byte(" \t\n"), line[3]) >= 0
 }
 
-func parseDocument(file string, line int, body ast.Node) (Policy, []*Error) {
-	d := &decoder{file: file, before: line, at: map[string]position{}}
+func parseDocument(file string, doc document, body ast.Node) (Policy, []*Error) {
+	d := &decoder{file: file, before: doc.line, lines: strings.Split(string(doc.text), "\n"), at: map[string]position{}}
 	p := Policy{File: file}
 	d.at[""] = d.where(body)
 	d.decodePolicy(body, &p)
 	p.Line = d.at[""].line
-	if len(d.faults) == 0 {
-		applyDefaults(&p, func(path string) bool { _, ok := d.at[path]; return ok })
-	}
-	// A document of the wrong shape gets no verdict on its meaning: the second message would only repeat the first.
-	if len(d.faults) == 0 {
-		check(&p, func(path, msg string) { d.fail(path, msg) })
-	}
+	// The meaning is checked even if the shape has faults, so that one round shows all of them. What only repeats a fault of shape is left out.
+	shape := d.faults
+	given := func(path string) bool { _, ok := d.at[path]; return ok }
+	checkZeros(&p, given, d.fail)
+	applyDefaults(&p, given)
+	check(&p, d.fail)
+	d.faults = append(shape, slices.DeleteFunc(d.faults[len(shape):], func(f *Error) bool { return follows(f, shape) })...)
 	for _, f := range d.faults {
 		f.Policy = p.Metadata.Name
 	}
 	return p, d.faults
+}
+
+// follows reports whether a fault of meaning comes of a fault of shape: at the same field, within it or around it, or at a field that is missing
+// because it is misspelt.
+func follows(f *Error, shape []*Error) bool {
+	parent, field := cutLast(f.Path)
+	return slices.ContainsFunc(shape, func(s *Error) bool {
+		beside, _ := cutLast(s.Path)
+		return within(f.Path, s.Path) || within(s.Path, f.Path) || beside == parent && strings.Contains(s.Msg, "did you mean "+field+"?")
+	})
+}
+
+// within reports whether a path is another or a field in it.
+func within(path, of string) bool {
+	rest, ok := strings.CutPrefix(path, of)
+	return ok && (of == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
 // parseYAML turns the parser's panics into errors: the library is not ours and policies are a door to the outside.

@@ -11,7 +11,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"time"
 
 	"github.com/pitcrew/pitcrew/event"
 )
@@ -45,8 +44,10 @@ type Spec struct {
 	Order     int       `json:"order" jsonschema:"required" jsonschema_description:"Policies are looked at from the lowest order up; two of the same order are a load error."`
 	AppliesTo AppliesTo `json:"appliesTo,omitzero" jsonschema_description:"Which nodes and jobs the policy speaks for; empty means all."`
 	Guards    Guards    `json:"guards,omitzero" jsonschema_description:"Bounds on what may be done; each has a default and is always on."`
-	Rules     []Rule    `json:"rules" jsonschema:"required,minItems=1" jsonschema_description:"Looked at in order; the first that matches is taken."`
-	Default   Default   `json:"default,omitempty" jsonschema_description:"What happens to an event that no rule of any policy matches."`
+	// Uncordon applies to the nodes that this policy's incidents cordoned.
+	Uncordon Uncordoning `json:"uncordon,omitzero" jsonschema_description:"When Pitcrew takes back its own cordons without an operator. By default it never does; pitcrew uncordon and kubectl uncordon always work."`
+	Rules    []Rule      `json:"rules" jsonschema:"required,minItems=1" jsonschema_description:"Looked at in order; the first that matches is taken."`
+	Default  Default     `json:"default,omitempty" jsonschema_description:"What happens to an event that no rule of any policy matches."`
 }
 
 // AppliesTo selects nodes and jobs. Every field that is given must match.
@@ -54,35 +55,6 @@ type AppliesTo struct {
 	Pools      []string          `json:"pools,omitempty" jsonschema:"minItems=1" jsonschema_description:"Node pools (globs), by pitcrew.dev/pool or the cloud's own pool label."`
 	Namespaces []string          `json:"namespaces,omitempty" jsonschema:"minItems=1" jsonschema_description:"Namespaces of the job (globs)."`
 	Nodes      map[string]string `json:"nodes,omitempty" jsonschema_description:"Labels that the node must carry, with exactly these values."`
-}
-
-// Guards are the bounds of a policy; package guard judges them.
-type Guards struct {
-	MaxConcurrentIncidents int      `json:"maxConcurrentIncidents" jsonschema:"minimum=1,default=2" jsonschema_description:"Incidents that may be acting at once."`
-	MaxNodesQuarantined    Share    `json:"maxNodesQuarantined" jsonschema_description:"The breaker: nodes that may be cordoned by Pitcrew at once, the smaller of count and percent (rounded up), at least 1. It blocks new cordons only. Default {count: 5, percent: 5}."`
-	CooldownPerNode        Duration `json:"cooldownPerNode" jsonschema_description:"How long the same action is not begun again on a node by another incident. Default 2h."`
-	ActionBudget           Budget   `json:"actionBudget" jsonschema_description:"Disruptive steps (cordon, restart-job, reboot-node) in a sliding window. Default {count: 20, per: 24h}."`
-	MaxEventAge            Duration `json:"maxEventAge" jsonschema_description:"An older event starts nothing until the node has confirmed it. Default 60s."`
-	TakeUpWithin           Duration `json:"takeUpWithin" jsonschema_description:"How long after a guard first held an incident back (kill switch, hold, blackout, a rate limit), or a policy only observed it, it is taken up when that ends, if its node says that it still holds. 0s: never. Default 24h."`
-	Blackout               []Window `json:"blackout,omitempty" jsonschema_description:"Windows in which no incident starts to act, such as \"Fri 18:00-Mon 06:00 Europe/Berlin\" or \"22:00-06:00 UTC\"."`
-}
-
-// DefaultGuards are in force where a policy says nothing else.
-func DefaultGuards() Guards {
-	return Guards{
-		MaxConcurrentIncidents: 2,
-		MaxNodesQuarantined:    Share{Count: 5, Percent: 5},
-		CooldownPerNode:        Duration(2 * time.Hour),
-		ActionBudget:           Budget{Count: 20, Per: Duration(24 * time.Hour)},
-		MaxEventAge:            Duration(time.Minute),
-		TakeUpWithin:           Duration(24 * time.Hour),
-	}
-}
-
-// Budget is a number of actions in a sliding window.
-type Budget struct {
-	Count int      `json:"count" jsonschema:"required,minimum=1" jsonschema_description:"How many."`
-	Per   Duration `json:"per" jsonschema:"required" jsonschema_description:"In how long."`
 }
 
 // Rule is one line of the book: when this is seen, do that, and look whether it helped.

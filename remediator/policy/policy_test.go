@@ -87,7 +87,7 @@ func TestFaultsAreNamedWithFileLineColumnAndRemedy(t *testing.T) {
 		"brackets without end":                   {"a: " + strings.Repeat("[", 1<<17), `f.yaml:1:1: nested deeper than 32`},
 		"a file too large":                       {strings.Repeat("#", policy.MaxFileBytes+1), `over the bound of`},
 		"a field the expression lacks": {oneRule("when: {signal: xid/79, expr: event.scor > 1}\nsteps: [{do: notify}]"),
-			`f.yaml:8:34: policy p: rules[0].when.expr: undefined field 'scor' (at 1:6 of the expression)`},
+			`f.yaml:8:40: policy p: rules[0].when.expr: unknown fact event.scor; nearest: event.evidence.score`},
 		"an expression that gives no truth": {oneRule("when: {signal: xid/79, expr: event.count}\nsteps: [{do: notify}]"), `must be true or false, but gives int`},
 		"an expression that compares kinds": {oneRule("when: {signal: xid/79, expr: event.count == 'a'}\nsteps: [{do: notify}]"), `no matching overload`},
 
@@ -146,7 +146,7 @@ func TestEveryFaultIsReportedInTheOrderOfTheFile(t *testing.T) {
 		}
 		lines = append(lines, pe.Line)
 	}
-	if d := cmp.Diff([]int{8, 10, 11, 18}, lines); d != "" {
+	if d := cmp.Diff([]int{8, 10, 11, 17, 18}, lines); d != "" {
 		t.Errorf("%s\n%v", d, err)
 	}
 }
@@ -315,4 +315,88 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestAFaultOfAnExpressionIsAtItsPlaceInTheFile(t *testing.T) {
+	for name, c := range map[string]struct{ when, want string }{
+		"plain":               {"when:\n  signal: xid/79\n  expr: node.ready && job.lables.a == 'b'", "f.yaml:10:31: policy p: rules[0].when.expr: unknown fact job.lables; nearest: job.labels, node.labels"},
+		"in quotes":           {"when:\n  signal: xid/79\n  expr: \"node.ready && job.lables.a == 'b'\"", "f.yaml:10:32: policy p: rules[0].when.expr: unknown fact job.lables"},
+		"in a block":          {"when:\n  signal: xid/79\n  expr: |\n    node.ready &&\n      job.lables.a == 'b'", "f.yaml:12:15: policy p: rules[0].when.expr: unknown fact job.lables"},
+		"folded":              {"when:\n  signal: xid/79\n  expr: >\n    node.ready &&\n    job.lables.a == 'b'", "(at 1:19 of the expression)"},
+		"with escapes":        {"when:\n  signal: xid/79\n  expr: 'job.lables.a == ''b'''", "f.yaml:10:13: policy p: rules[0].when.expr: unknown fact job.lables; nearest: job.labels, node.labels (at 1:5 of the expression)"},
+		"of another kind":     {"when:\n  signal: xid/79\n  expr: event.count == 'a'", "f.yaml:10:25: policy p: rules[0].when.expr: found no matching overload"},
+		"a second fault, too": {"when:\n  signal: xid/79\n  expr: job.lables.a == 'b' || node.redy", "f.yaml:10:41: policy p: rules[0].when.expr: unknown fact node.redy; nearest: node.ready"},
+		"broken":              {"when:\n  signal: xid/79\n  expr: node.ready &&", "f.yaml:10:26: policy p: rules[0].when.expr: Syntax error"},
+	} {
+		_, err := policy.Parse("f.yaml", []byte(oneRule(c.when+"\nsteps: [{do: notify}]")))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s:\ngot  %v\nwant %s", name, err, c.want)
+		}
+	}
+	two := oneRule("when: {signal: xid/79}\nsteps: [{do: notify}]") + "---\n" + strings.Replace(oneRule("when: {signal: xid/79, expr: node.redy}\nsteps: [{do: notify}]"), "order: 1", "order: 2", 1)
+	if _, err := policy.Parse("f.yaml", []byte(two)); err == nil || !strings.Contains(err.Error(), "f.yaml:18:39: ") {
+		t.Errorf("in the second document: %v", err)
+	}
+}
+
+// manyFaults has faults of shape and of meaning, in two documents.
+const manyFaults = `apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+metadata: {name: p}
+spec:
+  order: 1
+  mode: enforced
+  guards: {maxEventAge: 60, colour: red}
+  rules:
+  - {name: a, when: {signal: xdi/79}, steps: [{do: cordn}]}
+  - {name: b, when: {sginal: xid/79}, steps: [{do: restart-job}]}
+  - {name: c, when: {signal: xid/48, expr: job.lables.a == 'b'}, steps: [{do: reboot-node}]}
+  - {name: d, when: {signal: xid/13, severity: bad}, steps: [{do: notify, approval: maybe}]}
+---
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+metadata: {name: q}
+spec:
+  order: 2
+  rules:
+  - {name: e, when: {signal: gpu/lots}, steps: [{do: notify}]}
+`
+
+func TestEveryFaultOfAFileIsReportedAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	other := strings.Replace(oneRule("when: {signal: xid/79}\nsteps: [{do: notify}]"), "{name: p}", "{name: other}", 1)
+	for name, text := range map[string]string{"a.yaml": manyFaults, "b.yaml": other} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := policy.Load(dir)
+	if err == nil {
+		t.Fatal("it loads")
+	}
+	want := []string{
+		`a.yaml:6:9: policy p: mode: unknown mode "enforced"; did you mean enforce?`,
+		`a.yaml:7:25: policy p: guards.maxEventAge: "60" is not a duration; write it like 30s, 5m or 2h`,
+		`a.yaml:7:29: policy p: guards.colour: unknown field "colour"`,
+		`a.yaml:9:30: policy p: rules[0].when.signal: unknown signal "xdi/79"; did you mean xid?`,
+		`a.yaml:9:52: policy p: rules[0].steps[0].do: unknown action "cordn"; did you mean cordon?`,
+		`a.yaml:10:22: policy p: rules[1].when.sginal: unknown field "sginal"; did you mean signal?`,
+		`rules[1].steps[0].do: restart-job with placement equivalent needs cordon before it`,
+		`rules[2].when.expr: unknown fact job.lables; nearest: job.labels`,
+		`rules[2].steps[0].approval: reboot-node needs approval: required`,
+		`rules[2].steps[0].do: reboot-node needs cordon before it`,
+		`rules[3].when.severity: unknown severity "bad"`,
+		`rules[3].steps[0].approval: unknown approval "maybe"`,
+		`policy q: rules[0].when.signal: unknown signal "gpu/lots"; did you mean gpu/lost?`,
+		`b.yaml:1:1: policy other: order: 1 is also the order of policy p`,
+	}
+	got := strings.Split(err.Error(), "\n")
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("missing: %s", w)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d faults, want %d:\n%s", len(got), len(want), err)
+	}
 }

@@ -98,6 +98,7 @@ func reference(t *testing.T) string {
 		{"", reflect.TypeFor[policy.Policy]()}, {"metadata", reflect.TypeFor[policy.Metadata]()}, {"spec", reflect.TypeFor[policy.Spec]()},
 		{"spec.appliesTo", reflect.TypeFor[policy.AppliesTo]()}, {"spec.guards", reflect.TypeFor[policy.Guards]()},
 		{"spec.guards.maxNodesQuarantined", reflect.TypeFor[policy.Share]()}, {"spec.guards.actionBudget", reflect.TypeFor[policy.Budget]()},
+		{"spec.guards.deadlines", reflect.TypeFor[policy.Deadlines]()}, {"spec.uncordon", reflect.TypeFor[policy.Uncordoning]()},
 		{"spec.rules[]", reflect.TypeFor[policy.Rule]()}, {"spec.rules[].when", reflect.TypeFor[policy.When]()},
 		{"spec.rules[].steps[]", reflect.TypeFor[policy.Step]()}, {"spec.rules[].steps[].with", reflect.TypeFor[policy.With]()},
 		{"spec.rules[].verify", reflect.TypeFor[policy.Verify]()},
@@ -149,19 +150,16 @@ func reference(t *testing.T) string {
 		}
 		line("| %s | %s |", names, k.About)
 	}
-	line("\n### What an expression sees\n\n| name | fields |\n|---|---|")
-	for _, v := range []struct {
-		name string
-		of   reflect.Type
-	}{{"event", reflect.TypeFor[policy.Event]()}, {"event.target", reflect.TypeFor[policy.EventTarget]()}, {"event.cause", reflect.TypeFor[policy.EventCause]()},
-		{"event.evidence", reflect.TypeFor[policy.EventEvidence]()}, {"node", reflect.TypeFor[policy.Node]()}, {"job", reflect.TypeFor[policy.Job]()},
-		{"incident", reflect.TypeFor[policy.Incident]()}} {
-		var fields []string
-		for i := range v.of.NumField() {
-			name, _, _ := strings.Cut(v.of.Field(i).Tag.Get("json"), ",")
-			fields = append(fields, "`"+name+"`")
+	line("\n### Facts that an expression reads\n\n| fact | type | the remediator reads it from | `policy simulate` reads it from | what |\n|---|---|---|---|---|")
+	for _, f := range policy.Facts() {
+		simulated := string(f.Simulate)
+		switch {
+		case simulated == "":
+			simulated = "nothing: it is empty"
+		case strings.HasPrefix(simulated, "--"):
+			simulated = "`" + simulated + "`"
 		}
-		line("| `%s` | %s |", v.name, strings.Join(fields, ", "))
+		line("| `%s` | %s | the %s | %s | %s |", f.Path, f.Type, f.Decide, simulated, f.About)
 	}
 	return b.String()
 }

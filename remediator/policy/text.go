@@ -41,6 +41,8 @@ func (j Judgement) String() string {
 		g := j.Guards
 		line("bounds    %d incidents at once; nodes cordoned %s; %s per node; %d actions per %s; events up to %s old; held back for up to %s", g.MaxConcurrentIncidents,
 			g.MaxNodesQuarantined, g.CooldownPerNode, g.ActionBudget.Count, g.ActionBudget.Per, g.MaxEventAge, g.TakeUpWithin)
+		line("          approvals valid for %s; waits reported after %s, given up after %s, after %s once ranks are stopped; counts per %s", g.ApprovalWithin,
+			g.Deadlines.Report, g.Deadlines.Wait, g.Deadlines.Stopped, g.Scope)
 		for _, w := range g.Blackout {
 			line("          not in %s", w)
 		}

@@ -16,7 +16,7 @@ import (
 // Validate checks a policy that was built or changed in Go by the rules that files are held to.
 func (p Policy) Validate() error {
 	var faults []error
-	check(&p, func(path, msg string) {
+	check(&p, func(path, msg string, _ ...place) {
 		faults = append(faults, &Error{File: p.File, Policy: p.Metadata.Name, Path: path, Msg: msg})
 	})
 	return errors.Join(faults...)
@@ -30,19 +30,7 @@ func applyDefaults(p *Policy, given func(path string) bool) {
 	if !given("spec.default") {
 		p.Spec.Default = DefaultNotify
 	}
-	g, def := &p.Spec.Guards, DefaultGuards()
-	for path, set := range map[string]func(){
-		"maxConcurrentIncidents": func() { g.MaxConcurrentIncidents = def.MaxConcurrentIncidents },
-		"maxNodesQuarantined":    func() { g.MaxNodesQuarantined = def.MaxNodesQuarantined },
-		"cooldownPerNode":        func() { g.CooldownPerNode = def.CooldownPerNode },
-		"actionBudget":           func() { g.ActionBudget = def.ActionBudget },
-		"maxEventAge":            func() { g.MaxEventAge = def.MaxEventAge },
-		"takeUpWithin":           func() { g.TakeUpWithin = def.TakeUpWithin },
-	} {
-		if !given("spec.guards." + path) {
-			set()
-		}
-	}
+	applyGuardDefaults(&p.Spec.Guards, func(path string) bool { return given("spec.guards." + path) })
 	for i := range p.Spec.Rules {
 		r := &p.Spec.Rules[i]
 		for j := range r.Steps {
@@ -67,10 +55,59 @@ func applyDefaults(p *Policy, given func(path string) bool) {
 	}
 }
 
+// applyGuardDefaults fills each guard that the file left out. Of a breaker that gives only limits per rack, pool or job, count and percent
+// keep their defaults; an empty one stays empty and is refused.
+func applyGuardDefaults(g *Guards, given func(path string) bool) {
+	def := DefaultGuards()
+	for path, set := range map[string]func(){
+		"scope":                  func() { g.Scope = def.Scope },
+		"maxConcurrentIncidents": func() { g.MaxConcurrentIncidents = def.MaxConcurrentIncidents },
+		"maxNodesQuarantined":    func() { g.MaxNodesQuarantined = def.MaxNodesQuarantined },
+		"cooldownPerNode":        func() { g.CooldownPerNode = def.CooldownPerNode },
+		"actionBudget":           func() { g.ActionBudget = def.ActionBudget },
+		"maxEventAge":            func() { g.MaxEventAge = def.MaxEventAge },
+		"takeUpWithin":           func() { g.TakeUpWithin = def.TakeUpWithin },
+		"approvalWithin":         func() { g.ApprovalWithin = def.ApprovalWithin },
+		"unsteered":              func() { g.Unsteered = def.Unsteered },
+		"kernelConditionMaxAge":  func() { g.KernelConditionMaxAge = def.KernelConditionMaxAge },
+	} {
+		if !given(path) {
+			set()
+		}
+	}
+	if q := &g.MaxNodesQuarantined; q.Count == 0 && q.Percent == 0 && q.perDomain() {
+		q.Count, q.Percent = def.MaxNodesQuarantined.Count, def.MaxNodesQuarantined.Percent
+	}
+	filled := g.Deadlines.complete()
+	for path, set := range map[string]func(){
+		"report":  func() { g.Deadlines.Report = filled.Report },
+		"wait":    func() { g.Deadlines.Wait = filled.Wait },
+		"stopped": func() { g.Deadlines.Stopped = filled.Stopped },
+	} {
+		if !given("deadlines." + path) {
+			set()
+		}
+	}
+}
+
+// checkZeros refuses a limit that was written as zero: left out it means no limit of that kind, which is the opposite.
+func checkZeros(p *Policy, given func(path string) bool, fail checker) {
+	q := p.Spec.Guards.MaxNodesQuarantined
+	for _, l := range []struct {
+		name string
+		zero bool
+	}{{"count", q.Count == 0}, {"percent", q.Percent == 0}, {"perRack", q.PerRack == 0}, {"perPool", q.PerPool == 0}, {"perJob", q.PerJob == 0}} {
+		at := "spec.guards.maxNodesQuarantined." + l.name
+		if l.zero && given(at) {
+			fail(at, "must be above 0; leave it out for no such limit, or use mode: observe to act on nothing")
+		}
+	}
+}
+
 var nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 
-// checker collects faults by path.
-type checker func(path, msg string)
+// checker collects faults by path. The place, if given, is within the text at the path.
+type checker func(path, msg string, at ...place)
 
 func (c checker) err(path string, err error) {
 	if err != nil {
@@ -120,18 +157,6 @@ func checkGlob(g string) error {
 	return nil
 }
 
-func checkGuards(g Guards, fail checker) {
-	const at = "spec.guards."
-	fail.need(g.MaxConcurrentIncidents >= 1, at+"maxConcurrentIncidents", "must be at least 1; to act on nothing use mode: observe")
-	q := g.MaxNodesQuarantined
-	fail.need(q.Count != 0 || q.Percent != 0, at+"maxNodesQuarantined", "needs count, percent or both")
-	fail.need(q.Count >= 0, at+"maxNodesQuarantined.count", "must be at least 1")
-	fail.need(q.Percent >= 0 && q.Percent <= 100, at+"maxNodesQuarantined.percent", "must be above 0 and at most 100")
-	fail.need(g.ActionBudget.Count >= 1, at+"actionBudget.count", "must be at least 1; to act on nothing use mode: observe")
-	fail.need(g.ActionBudget.Per > 0, at+"actionBudget.per", "must be longer than 0s")
-	fail.need(g.MaxEventAge > 0, at+"maxEventAge", "must be longer than 0s")
-}
-
 func checkRule(rules []Rule, i int, fail checker) {
 	r := &rules[i]
 	at := fmt.Sprintf("spec.rules[%d].", i)
@@ -152,8 +177,10 @@ func checkRule(rules []Rule, i int, fail checker) {
 			words(event.Info, event.Warning, event.Critical, event.Fatal)))
 	}
 	if r.When.Expr != "" {
-		prog, err := compile(r.When.Expr)
-		fail.err(at+"when.expr", err)
+		prog, faults := compile(r.When.Expr)
+		for _, f := range faults {
+			fail(at+"when.expr", f.msg, place{f.line, f.column, r.When.Expr})
+		}
 		r.When.program = prog
 	}
 	checkReachable(rules, i, fail)

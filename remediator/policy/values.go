@@ -50,11 +50,18 @@ func (Duration) JSONSchema() *jsonschema.Schema {
 	return &jsonschema.Schema{Type: "string", Pattern: `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`}
 }
 
-// Share bounds a number of nodes by count, by percent, or by both; zero means that one is not given.
+// Share bounds a number of nodes by count, by percent, or by both, and in addition per rack, pool or job; zero means that one is not given.
 type Share struct {
 	Count   int     `json:"count,omitempty" jsonschema:"minimum=1" jsonschema_description:"At most this many."`
-	Percent float64 `json:"percent,omitempty" jsonschema:"exclusiveMinimum=0,maximum=100" jsonschema_description:"At most this share of the nodes the policy applies to, rounded up."`
+	Percent float64 `json:"percent,omitempty" jsonschema:"exclusiveMinimum=0,maximum=100" jsonschema_description:"At most this share of the nodes the policy applies to, rounded up, at least 1. With count, the smaller of the two applies."`
+	// PerRack counts nodes with the same RackOf, PerPool those with the same PoolOf, PerJob those that an incident of the same job cordoned.
+	// A node that names no rack or pool is not limited by it.
+	PerRack int `json:"perRack,omitempty" jsonschema:"minimum=1" jsonschema_description:"At most this many in one rack, by pitcrew.dev/rack or the provider's label for a rack or leaf switch."`
+	PerPool int `json:"perPool,omitempty" jsonschema:"minimum=1" jsonschema_description:"At most this many in one pool, by pitcrew.dev/pool or the cloud's own pool label."`
+	PerJob  int `json:"perJob,omitempty" jsonschema:"minimum=1" jsonschema_description:"At most this many because of one job."`
 }
+
+func (s Share) perDomain() bool { return s.PerRack != 0 || s.PerPool != 0 || s.PerJob != 0 }
 
 // Of is the bound for a fleet of total nodes: the smaller of the two, rounded up, at least 1.
 func (s Share) Of(total int) int {
@@ -81,7 +88,16 @@ func (s Share) String() string {
 	if s.Percent > 0 {
 		parts = append(parts, strconv.FormatFloat(s.Percent, 'g', -1, 64)+"%")
 	}
-	return strings.Join(parts, " or ")
+	out := strings.Join(parts, " or ")
+	for _, d := range []struct {
+		n    int
+		what string
+	}{{s.PerRack, "rack"}, {s.PerPool, "pool"}, {s.PerJob, "job"}} {
+		if d.n > 0 {
+			out += fmt.Sprintf(", %d per %s", d.n, d.what)
+		}
+	}
+	return out
 }
 
 // Signals is one signal or a list of them; globs allowed.

@@ -141,7 +141,7 @@ func about(i *incident.Incident) []attribute.KeyValue {
 			attribute.String("pitcrew.job.kind", i.Job.Kind), attribute.Int("pitcrew.world_size", i.WorldSize), attribute.String("pitcrew.path", i.Path))
 	}
 	if p := i.Plan; p != nil {
-		kv = append(kv, attribute.String("pitcrew.policy", p.Policy), attribute.String("pitcrew.rule", p.Rule), attribute.String("pitcrew.mode", p.Mode))
+		kv = append(kv, attribute.String("pitcrew.policy", p.Policy), attribute.String("pitcrew.rule", p.Rule), attribute.String("pitcrew.mode", string(p.Mode)))
 	}
 	if i.LostSteps != nil {
 		kv = append(kv, attribute.Int64("pitcrew.lost_steps", *i.LostSteps))

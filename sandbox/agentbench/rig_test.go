@@ -46,7 +46,8 @@ var build = sync.OnceValues(func() (parts, error) {
 	collector, steps := os.Getenv(envCollector), [][]string{{"../libdcgm/build.sh", dir}}
 	if collector == "" {
 		collector = filepath.Join(dir, "pitcrew-collector")
-		steps = append(steps, []string{"go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", dir, "../../cmd/pitcrew-collector"})
+		linked := collector + ".linked" // and copied, as an image is unpacked: how the file is cached decides how much of it is mapped at once
+		steps = append(steps, []string{"go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", linked, "../../cmd/pitcrew-collector"}, []string{"cp", linked, collector})
 	}
 	for _, argv := range steps {
 		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
@@ -60,6 +61,7 @@ var cleanup []string
 
 func TestMain(m *testing.M) {
 	hooktest.Main()
+	floodMain()
 	code := m.Run()
 	for _, d := range cleanup {
 		_ = os.RemoveAll(d)
@@ -86,9 +88,18 @@ type node struct {
 // startNode starts both processes and returns when the DCGM process's samples have arrived at the agent's endpoint.
 func startNode(t testing.TB, env ...string) *node {
 	t.Helper()
+	return startNodeOf(t, "", func(string) []string { return env })
+}
+
+// startNodeOf does so with another program than the tree's where exe names one. env gives what each of the two modes is told beside the rest.
+func startNodeOf(t testing.TB, exe string, env func(mode string) []string) *node {
+	t.Helper()
 	p, err := build()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if exe != "" {
+		p.collector = exe
 	}
 	n := &node{t: t, dir: t.TempDir(), prometheus: strings.Replace(freeport.Loopback(t), "127.0.0.1", "127.0.0.7", 1)} // as a pod's address: not the default's
 	if n.gpus, err = simgpu.New(filepath.Join(n.dir, "dcgm.script"), simgpu.H100s("node-a", gpus)); err != nil {
@@ -108,14 +119,14 @@ func startNode(t testing.TB, env ...string) *node {
 		"PITCREW_KUBELET_ROOT=" + n.kubeletRoot(), "PITCREW_POD_RESOURCES=" + socket, "PITCREW_PROMETHEUS=" + n.prometheus,
 		"PITCREW_DCGM_MODE=embedded", fmt.Sprintf("PITCREW_EXPECTED_GPUS=%d", gpus), simgpu.EnvScript + "=" + n.gpus.Path(),
 		"LD_LIBRARY_PATH=" + p.library, "PATH=" + os.Getenv("PATH"), "HOME=" + n.dir,
-	}, env...)
+	}, env("")...)
 	n.collector, n.env = p.collector, common
 	if _, bench := t.(*testing.B); !bench { // whose figures are of the defaults
 		common = append(common, "PITCREW_PROMETHEUS_INTERVAL=1s")
 	}
-	n.agent = n.start(p.collector, "agent", common)
+	n.agent = n.start(p.collector, "agent", append(slices.Clip(common), env("agent")...))
 	n.eventually("the agent to serve", func() bool { _, code := healthOf(n.agent); return code == http.StatusOK })
-	n.dcgm = n.start(p.collector, "dcgm", common) // a round that finds no agent is not kept: the next one brings newer values
+	n.dcgm = n.start(p.collector, "dcgm", append(slices.Clip(common), env("dcgm")...)) // a round that finds no agent is not kept: the next one brings newer values
 	n.eventually("a sample of each GPU on the agent's endpoint", func() bool {
 		return strings.Count(n.scrape(), "\nDCGM_FI_DEV_GPU_TEMP{") >= gpus
 	})
@@ -128,17 +139,18 @@ func (n *node) kubeletRoot() string { return filepath.Join(n.dir, "kubelet") }
 type process struct {
 	cmd    *exec.Cmd
 	health string
+	self   string // where its own metrics are
 	log    *os.File
 }
 
 func (n *node) start(exe, mode string, env []string) *process {
 	n.t.Helper()
-	p := &process{cmd: exec.Command(exe, mode), health: freeport.Loopback(n.t)}
+	p := &process{cmd: exec.Command(exe, mode), health: freeport.Loopback(n.t), self: freeport.Loopback(n.t)}
 	var err error
 	if p.log, err = os.Create(filepath.Join(n.dir, mode+".log")); err != nil {
 		n.t.Fatal(err)
 	}
-	p.cmd.Env = append([]string{"PITCREW_HEALTH=" + p.health, "PITCREW_SELF=" + freeport.Loopback(n.t)}, env...)
+	p.cmd.Env = append([]string{"PITCREW_HEALTH=" + p.health, "PITCREW_SELF=" + p.self}, env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
 		n.t.Fatal(err)
@@ -204,6 +216,7 @@ func (n *node) xid(gpu, code int) {
 type events struct {
 	mu  sync.Mutex
 	all []event.Event
+	at  []time.Time // when each arrived
 }
 
 func (n *node) listen() *events {
@@ -215,7 +228,7 @@ func (n *node) listen() *events {
 		done <- n.bus.Events(ctx, "test", func(_ context.Context, d bus.Delivery) error {
 			es.mu.Lock()
 			defer es.mu.Unlock()
-			es.all = append(es.all, d.Event)
+			es.all, es.at = append(es.all, d.Event), append(es.at, time.Now())
 			return nil
 		}, func(string, error) {})
 	}()

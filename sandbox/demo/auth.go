@@ -14,11 +14,9 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/bus/callout"
+	"github.com/pitcrew/pitcrew/deploy"
 	"github.com/pitcrew/pitcrew/sandbox"
 )
-
-// accounts are those with a role on the bus.
-var accounts = []string{"pitcrew-agent", "pitcrew-gateway", "pitcrew-remediator", "pitcrew-operator", "pitcrew-reader"}
 
 const tokenSeconds = 24 * 60 * 60 // nobody renews the stage's tokens
 
@@ -75,13 +73,10 @@ func (s *Stage) ofPod(account, name string) (string, error) {
 	return s.token(account, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: name, UID: p.UID})
 }
 
-// makeAccounts makes the accounts, the folder of their tokens, and the keys.
+// makeAccounts makes the accounts that have a role on the bus, the folder of their tokens, and the keys.
 func (s *Stage) makeAccounts(ctx context.Context) error {
-	for _, name := range accounts {
-		a := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := s.box.Client().CoreV1().ServiceAccounts(SystemNamespace).Create(ctx, a, metav1.CreateOptions{}); err != nil {
-			return err
-		}
+	if err := s.box.Apply(ctx, deploy.NATSAccounts, deploy.AgentRBAC); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Join(s.box.Dir(), "tokens"), 0o700); err != nil {
 		return err

@@ -14,10 +14,15 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/deploy"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/policy"
+	"github.com/pitcrew/pitcrew/remediator/steer"
 	"github.com/pitcrew/pitcrew/sandbox"
 	"github.com/pitcrew/pitcrew/sandbox/freeport"
 )
@@ -38,6 +43,8 @@ type Stage struct {
 	incidents bus.Bucket[incident.Incident]
 	o         StageOptions
 	ports     map[string]int
+
+	kubeconfig string // of the remediator's account
 }
 
 // Box is the cluster, Bus the stage's own connection to NATS, Incidents the remediator's records.
@@ -61,6 +68,9 @@ type StageOptions struct {
 	Progress io.Writer
 	// Gateway runs one, to which the agents send their ranks' steps.
 	Gateway bool
+	// Emulate is the Kubernetes version whose APIs the API server has, such as 1.35, which has no placement policy: then the remediator's webhook
+	// steers. Empty: its own.
+	Emulate string
 	// Auth lets NATS in only whom the remediator lets in, by service accounts' tokens.
 	Auth     bool
 	Policies func([]policy.Policy) []policy.Policy // changes the policies in force; nil: as shipped
@@ -82,7 +92,7 @@ func SetUp(ctx context.Context, o StageOptions) (_ *Stage, err error) {
 	_, s.trainer = py.Trainer()
 	s.python = py
 	s.say("control plane: etcd, kube-apiserver, controller-manager, scheduler")
-	if s.box, err = sandbox.Up(ctx, sandbox.Options{Dir: o.Dir, Nodes: o.Nodes, JobSet: o.JobSet, Progress: o.Progress}); err != nil {
+	if s.box, err = sandbox.Up(ctx, sandbox.Options{Dir: o.Dir, Nodes: o.Nodes, JobSet: o.JobSet, Emulate: o.Emulate, Progress: o.Progress}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -92,6 +102,9 @@ func SetUp(ctx context.Context, o StageOptions) (_ *Stage, err error) {
 	}()
 	s.say("%d nodes ready, 8 simulated GPUs each", len(s.box.Nodes()))
 	if err := s.box.CreateNamespace(ctx, SystemNamespace, nil); err != nil {
+		return nil, err
+	}
+	if err := s.install(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.startBus(ctx); err != nil {
@@ -113,6 +126,51 @@ func SetUp(ctx context.Context, o StageOptions) (_ *Stage, err error) {
 	}
 	s.say("pitcrew is up: bus, remediator (policy: enforce), %d agents with a DCGM process each", len(s.box.Nodes()))
 	return s, nil
+}
+
+// install gives the remediator's account its rights and the cluster its way of steering, as an administrator does.
+func (s *Stage) install(ctx context.Context) (err error) {
+	if err := s.box.Apply(ctx, deploy.RBAC, deploy.RBACEnforce, deploy.RemediatorBounds); err != nil {
+		return err
+	}
+	if s.o.Emulate == "" {
+		err = s.box.Apply(ctx, deploy.PlacementPolicy)
+	} else {
+		err = s.installWebhook(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	s.kubeconfig, err = s.box.AccountKubeconfig(ctx, SystemNamespace, "pitcrew-remediator")
+	return err
+}
+
+// webhookCA is the folder of the webhook's authority.
+func (s *Stage) webhookCA() string { return filepath.Join(s.box.Dir(), "webhook-ca") }
+
+// installWebhook installs deploy/placement-webhook.yaml with an address in place of a Service, which the sandbox's nodes do not serve.
+func (s *Stage) installWebhook(ctx context.Context) error {
+	ca, err := steer.NewAuthority(time.Now(), steer.ServiceName(SystemNamespace))
+	if err != nil {
+		return err
+	}
+	if err := ca.Write(s.webhookCA()); err != nil {
+		return err
+	}
+	p, err := s.port("steer")
+	if err != nil {
+		return err
+	}
+	var config admissionv1.MutatingWebhookConfiguration
+	if err := yaml.UnmarshalStrict(deploy.PlacementWebhook, &config); err != nil {
+		return fmt.Errorf("deploy/placement-webhook.yaml: %w", err)
+	}
+	url := "https://127.0.0.1:" + strconv.Itoa(p) + steer.Path
+	for k := range config.Webhooks {
+		config.Webhooks[k].ClientConfig = admissionv1.WebhookClientConfig{URL: &url, CABundle: ca.Bundle()}
+	}
+	_, err = s.box.Client().AdmissionregistrationV1().MutatingWebhookConfigurations().Create(ctx, &config, metav1.CreateOptions{})
+	return err
 }
 
 // say tells of progress, folded on a terminal.
@@ -241,8 +299,11 @@ func (s *Stage) startRemediator() error {
 	if err != nil {
 		return err
 	}
-	argv = append(slices.Clone(argv), "--nats", s.url, "--cluster", ClusterName, "--kubeconfig", s.box.Kubeconfig(), "--policies", file,
+	argv = append(slices.Clone(argv), "--nats", s.url, "--cluster", ClusterName, "--kubeconfig", s.kubeconfig, "--policies", file,
 		"--metrics", "127.0.0.1:"+strconv.Itoa(p), "--audit", s.RemediatorAudit())
+	if s.o.Emulate != "" {
+		argv = append(argv, "--steer", "127.0.0.1:"+strconv.Itoa(s.ports["steer"]), "--steer-ca", s.webhookCA())
+	}
 	if s.o.Auth {
 		token, err := s.Token("pitcrew-remediator")
 		if err != nil {

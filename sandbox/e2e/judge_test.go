@@ -35,7 +35,7 @@ func (r *rig) healed(j *demo.Job, b before, i incident.Incident) {
 	if i.Path == "launcher" && r.attempt(j) != b.attempt+1 {
 		r.Errorf("attempt %d follows %d: not one bump", r.attempt(j), b.attempt)
 	}
-	r.removedOnce(j, b, len(i.Moves))
+	r.removedOnce(j, b, i.PodsReplaced())
 	r.resumedFromCheckpoint(j, i)
 	for rank := range demo.WorldSize {
 		if err := errors.Join(oneReturn(j.Dir, rank, b.lines[rank], *i.ResumedStep), sameLosses(j.Dir, rank)); err != nil {

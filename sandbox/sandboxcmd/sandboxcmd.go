@@ -111,7 +111,7 @@ func (o *options) detached(ctx context.Context, cmd *cobra.Command, jobset bool)
 	args := append(path, "--dir", o.dir, "--jobset="+strconv.FormatBool(jobset), "-o", "json")
 	child := exec.Command(exe, args...)
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	log, err := os.Create(o.dir + ".log")
+	log, err := detachedLog{o.dir}.create()
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (o *options) down() *cobra.Command {
 					return err
 				}
 			}
-			_ = os.Remove(o.dir + ".log") // of a detached start
+			detachedLog{o.dir}.remove()
 			return o.print(cmd.OutOrStdout(), map[string]any{"dir": o.dir, "down": true}, func(w io.Writer) { fmt.Fprintln(w, ended) })
 		}}
 }

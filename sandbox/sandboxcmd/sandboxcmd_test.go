@@ -64,3 +64,76 @@ func TestTheStatusIsTwoTables(t *testing.T) {
 		}
 	}
 }
+
+func TestDownDeletesOnlyTheLogThatADetachedStartWrote(t *testing.T) {
+	for name, c := range map[string]struct {
+		make func(t *testing.T, path string)
+		kept bool
+	}{
+		"a user's file":                {func(t *testing.T, path string) { write(t, path, "my notes\n") }, true},
+		"an empty file":                {func(t *testing.T, path string) { write(t, path, "") }, true},
+		"the log of another directory": {func(t *testing.T, path string) { write(t, path, "pitcrew sandbox up --detach --dir /elsewhere\n") }, true},
+		"a long line without an end":   {func(t *testing.T, path string) { write(t, path, strings.Repeat("x", 9000)) }, true},
+		"a directory":                  {func(t *testing.T, path string) { mkdir(t, path) }, true},
+		"the log of a detached start":  {func(t *testing.T, path string) { started(t, path) }, false},
+		"a link to such a log":         {func(t *testing.T, path string) { started(t, path); rename(t, path) }, true},
+		"nothing":                      {func(*testing.T, string) {}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "X")
+			c.make(t, dir+".log")
+			if _, err := say(t, "down", "--dir", dir); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Lstat(dir + ".log"); (err == nil) != c.kept {
+				t.Errorf("kept: %v, want %v", err == nil, c.kept)
+			}
+		})
+	}
+}
+
+func TestADetachedStartRefusesToOverwriteAFileThatIsNotItsLog(t *testing.T) {
+	log := detachedLog{filepath.Join(t.TempDir(), "X")}
+	started(t, log.path())
+	started(t, log.path()) // over the log of an earlier start
+	write(t, log.path(), "my notes\n")
+	if f, err := log.create(); err == nil || !strings.Contains(err.Error(), log.path()) {
+		t.Errorf("%v, %v", f, err)
+	}
+	if b, _ := os.ReadFile(log.path()); string(b) != "my notes\n" {
+		t.Errorf("%q", b)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mkdir(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func started(t *testing.T, path string) {
+	t.Helper()
+	f, err := detachedLog{strings.TrimSuffix(path, ".log")}.create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+}
+
+func rename(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Rename(path, path+".kept"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(path+".kept", path); err != nil {
+		t.Fatal(err)
+	}
+}

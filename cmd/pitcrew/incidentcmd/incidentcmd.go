@@ -159,10 +159,10 @@ func answer(f *connect.Flags, use, word string) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					if i.State != incident.Planned || i.Plan == nil || !i.Plan.NeedsApproval || i.Approval != "" {
+					if !i.Asks() {
 						return fmt.Errorf("incident %s does not wait for an answer: it is %s", i.ID, i.Headline())
 					}
-					i.Approval = word + " by " + who()
+					i.Approval = fmt.Sprintf("%s by %s at %s", word, who(), time.Now().UTC().Format(time.DateTime))
 					if reason != "" {
 						i.Approval += ": " + reason
 					}

@@ -70,7 +70,7 @@ func TestTheListSaysWhatAnIncidentWaitsForAndThatEverythingIsPaused(t *testing.T
 	if out, err = say("list", "-o", "json"); err != nil || json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, err = say("show", "inc-1"); err != nil || !strings.Contains(out, "ends by: mending a node") {
+	if out, err = say("show", "inc-1"); err != nil || !strings.Contains(out, "ends by: repairing a node") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if _, err = say("approve", "inc-1"); err == nil || !strings.Contains(err.Error(), "does not wait for an answer: it is correlated, waits: guard breaker") {

@@ -28,6 +28,7 @@ func Command() *cobra.Command {
 
 func check() *cobra.Command {
 	var output string
+	var strict bool
 	c := &cobra.Command{
 		Use: "check FILE|DIR...", Short: "Read policies as the remediator does and report every fault",
 		Args: cobra.MinimumNArgs(1),
@@ -36,8 +37,12 @@ func check() *cobra.Command {
 				return fmt.Errorf("unknown output %q; text or json", output)
 			}
 			ps, err := policy.Load(args...)
+			doubts := doubtsOf(ps)
 			if output == "json" {
-				return checked(c.OutOrStdout(), ps, err)
+				if err := checked(c.OutOrStdout(), ps, doubts, err); err != nil {
+					return err
+				}
+				return doubted(doubts, strict)
 			}
 			if err != nil {
 				fmt.Fprintln(c.ErrOrStderr(), err)
@@ -49,10 +54,14 @@ func check() *cobra.Command {
 			for _, p := range ps {
 				fmt.Fprintf(c.OutOrStdout(), "%s: policy %s: order %d, mode %s, %s, ok\n", p.File, p.Metadata.Name, p.Spec.Order, p.Spec.Mode, counted(len(p.Spec.Rules), "rule"))
 			}
-			return nil
+			for _, d := range doubts {
+				fmt.Fprintln(c.ErrOrStderr(), "warning: "+d)
+			}
+			return doubted(doubts, strict)
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "text", "text, or json: one object with the policies and the faults")
+	c.Flags().StringVarP(&output, "output", "o", "text", "text, or json: one object with the policies, the faults and the warnings")
+	c.Flags().BoolVar(&strict, "strict", false, "fail on warnings too, such as an Xid that no table lists")
 	return c
 }
 
@@ -80,7 +89,7 @@ func refused(faults []string) error {
 }
 
 // checked is the -o json answer of check.
-func checked(w io.Writer, ps []policy.Policy, err error) error {
+func checked(w io.Writer, ps []policy.Policy, doubts []string, err error) error {
 	type row struct {
 		File  string      `json:"file"`
 		Name  string      `json:"policy"`
@@ -91,7 +100,8 @@ func checked(w io.Writer, ps []policy.Policy, err error) error {
 	out := struct {
 		Policies []row    `json:"policies"`
 		Faults   []string `json:"faults"`
-	}{[]row{}, faults(err)}
+		Warnings []string `json:"warnings"`
+	}{[]row{}, faults(err), append([]string{}, doubts...)}
 	for _, p := range ps {
 		out.Policies = append(out.Policies, row{p.File, p.Metadata.Name, p.Spec.Order, p.Spec.Mode, len(p.Spec.Rules)})
 	}

@@ -42,6 +42,7 @@ type simulation struct {
 	Refused   int                `json:"refused"` // that could not be read
 	Incidents []remediator.Would `json:"incidents"`
 	Compared  *comparison        `json:"compared,omitempty"`
+	Warnings  []string           `json:"warnings,omitempty"` // why the answer may be emptier than the truth
 	Unknown   string             `json:"unknown"`
 }
 
@@ -113,6 +114,7 @@ func (f *simulateFlags) run(c *cobra.Command, now time.Time) error {
 	}
 	out.Events = len(events)
 	out.Incidents = append([]remediator.Would{}, remediator.Simulate(events, remediator.Simulation{Policies: ps, Labels: labels, Lasts: f.lasts, Mends: f.mends})...)
+	out.Warnings = f.warnings(ps, events)
 	if f.people != "" {
 		out.Compared = compare(out.Incidents, done, f.within)
 	}
@@ -214,6 +216,32 @@ func readNodes(name string) (map[string]map[string]string, error) {
 	return out, nil
 }
 
+// warnings name what this simulation was not given and the policies ask for: an empty answer must not look like a quiet week.
+func (f *simulateFlags) warnings(ps []policy.Policy, events []event.Event) (out []string) {
+	warn := func(format string, a ...any) { out = append(out, fmt.Sprintf(format, a...)) }
+	if len(events) == 0 {
+		if f.events != "" {
+			warn("%s holds no event", f.events)
+		} else {
+			warn("the bus holds no event of this cluster from the last %s; if it should, check --cluster (or PITCREW_CLUSTER) and --since", f.since)
+		}
+	}
+	for _, p := range ps {
+		if f.nodes == "" && p.Spec.Mode != policy.Off && (len(p.Spec.AppliesTo.Pools) > 0 || len(p.Spec.AppliesTo.Nodes) > 0) {
+			warn("policy %s applies to nodes by pool or label, and without --nodes no node has any: it took no event", p.Metadata.Name)
+		}
+	}
+	for _, r := range policy.Readings(ps) {
+		switch in := r.Fact.Simulate; {
+		case in == "":
+			warn("policy %s: rule %s reads %s, which is empty in a simulation", r.Policy, r.Rule, r.Fact.Path)
+		case in == policy.InputNodes && f.nodes == "":
+			warn("policy %s: rule %s reads %s, which is empty without %s", r.Policy, r.Rule, r.Fact.Path, in)
+		}
+	}
+	return out
+}
+
 func (s simulation) write(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	var errs []error
@@ -222,6 +250,9 @@ func (s simulation) write(w io.Writer) error {
 		errs = append(errs, err)
 	}
 	say("%s judged, %s would have been opened", counted(s.Events, "event"), counted(len(s.Incidents), "incident"))
+	for _, w := range s.Warnings {
+		say("warning: %s", w)
+	}
 	if len(s.Incidents) > 0 {
 		say("\nTIME\tSIGNAL\tNODE\tJOB\tRULE\tDECISION\tACTIONS\tEVENTS")
 	}

@@ -137,7 +137,7 @@ func (e explanation) print(w io.Writer) error {
 		fmt.Fprintln(tw, "\n  unit\tregister before 575\tregister from 575\tstatus\tseverity\tadvice\tthen")
 		for _, r := range e.Subcodes {
 			severity, advice := r.Judge()
-			fmt.Fprintf(tw, "  %s\t%s\t%s\t%#08x\t%s\t%s\t%s\n", r.Unit, r.Before575, r.From575, r.ErrorStatus, severity,
+			fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Unit, r.Before575, r.From575, r.Status(), severity,
 				cmp.Or(follow[r.Resolution], string(advice)), r.Investigate)
 		}
 	}

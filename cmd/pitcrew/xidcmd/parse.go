@@ -30,7 +30,7 @@ func parseCommand(o *options) *cobra.Command {
 		Long: `Find the GPU faults in a kernel log: what dmesg, journalctl -k or syslog print, or
 records of /dev/kmsg. Of a .tsv file the first column is read. One event a line
 of output, in the order of the input; with --bursts one for each burst of events
-of a GPU or switch, under the event that explains it.`,
+of a GPU or switch, under its worst event, or the first cause among equals.`,
 		Example: "  dmesg | pitcrew xid parse\n  journalctl -k -b | pitcrew xid parse - -o json\n  pitcrew xid parse /var/log/kern.log --bursts",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -162,15 +162,17 @@ func parseBursts(t *rules.Tables, in io.Reader, tsv bool, p *printer) error {
 	var parser kernel.Parser
 	var failed error
 	folder := kernel.NewFolder(t, func(*kernel.Report) {}, func(b *kernel.Burst) {
-		head := b.Reports[b.Cause]
+		lead, worst := leading(b)
+		head := b.Reports[lead]
 		r := newRecord(&head.Event, head.Verdict, head.Line)
+		r.Severity, r.Advice = worst.Severity, worst.Advice
 		r.UUID, r.Detail = parser.UUID(head.Event.PCI), head.Detail
 		if b.Action != "" {
 			r.Action = &b.Action
 		}
 		r.Burst = &Burst{Count: head.Count, Seconds: (b.Last - b.First).Seconds(), Echoes: []echo{}, Others: b.Others}
 		for i, other := range b.Reports {
-			if i != b.Cause {
+			if i != lead {
 				r.Echoes = append(r.Echoes, echo{other.Event.Kind, code(&other.Event), other.Verdict.Name, other.Verdict.Severity, other.Count, other.Echo})
 			}
 		}
@@ -199,6 +201,21 @@ func parseBursts(t *rules.Tables, in io.Reader, tsv bool, p *printer) error {
 	})
 	folder.Flush()
 	return errors.Join(err, failed)
+}
+
+// leading picks the event under which a burst is shown, and the verdict whose severity and advice stand for all of it: the worst. A burst that
+// began with a warning may hold a GPU that fell off the bus later. Of equals the cause leads. Xid 154 judges others and never leads them.
+func leading(b *kernel.Burst) (lead int, worst kernel.Verdict) {
+	lead, worst = b.Cause, b.Reports[b.Cause].Verdict
+	for i, r := range b.Reports {
+		if r.Verdict.Severity.Worse(worst.Severity) {
+			worst = r.Verdict
+		}
+		if r.Verdict.Role != rules.Verdict && r.Verdict.Severity.Worse(b.Reports[lead].Verdict.Severity) {
+			lead = i
+		}
+	}
+	return lead, worst
 }
 
 // parts yields the lines of a record: its text may hold escaped newlines.

@@ -263,3 +263,36 @@ func TestALogWithoutAFaultIsSaidToHaveNone(t *testing.T) {
 		}
 	}
 }
+
+func TestABurstLeadsWithItsWorst(t *testing.T) {
+	for name, c := range map[string]struct{ log, want string }{
+		"a remap, then the GPU is gone 49 s later": {
+			"[  100.0] NVRM: Xid (PCI:0000:01:00): 63, pid=1, Row Remapper: New row\n[  149.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n",
+			"xid/79 0000:01:00 fatal reboot-node with xid/63"},
+		"an application fault, then the GPU is gone": {
+			"[  100.0] NVRM: Xid (PCI:0000:01:00): 13, Graphics Exception\n[  149.0] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n",
+			"xid/79 0000:01:00 fatal reboot-node with xid/13"},
+		"a cause and its echoes": {
+			"[  100.0] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n[  100.1] NVRM: Xid (PCI:0000:01:00): 45, Ch 1\n",
+			"xid/79 0000:01:00 fatal reboot-node with xid/45"},
+		"the driver's recovery action is worse than the cause": {
+			"[  100.0] NVRM: Xid (PCI:0000:01:00): 48, DBE\n[  100.1] NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)\n",
+			"xid/48 0000:01:00 fatal reboot-node with xid/154"},
+	} {
+		out, err := try(c.log, "parse", "--bursts", "-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := strings.Split(strings.TrimSpace(out), "\n")
+		if len(rows) != 2 {
+			t.Errorf("%s: %d rows\n%s", name, len(rows)-1, out)
+			continue
+		}
+		f := strings.Fields(rows[1])
+		_, with, _ := strings.Cut(rows[1], "; with ")
+		code, _, _ := strings.Cut(with, " ")
+		if got := strings.Join([]string{f[0], f[1], f[5], f[6], "with", code}, " "); got != c.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, c.want)
+		}
+	}
+}

@@ -77,6 +77,19 @@ func address(b []byte) (a Address, rest []byte, ok bool) {
 	return Address{Domain: domain, Bus: uint8(bus), Device: uint8(device), Valid: true}, b, true
 }
 
+// busAddress reads an address without its domain, "18:00.0", which is of domain 0. The function is required: else any two numbers would do.
+func busAddress(b []byte) (a Address, rest []byte, ok bool) {
+	bus, n := hexRun(b, 2)
+	if n != 2 || len(b) < 7 || b[2] != ':' || b[5] != '.' || b[6] < '0' || b[6] > '7' {
+		return Address{}, nil, false
+	}
+	device, n := hexRun(b[3:], 2)
+	if n != 2 {
+		return Address{}, nil, false
+	}
+	return Address{Bus: uint8(bus), Device: uint8(device), Valid: true}, b[7:], true
+}
+
 func hexRun(b []byte, most int) (v uint32, n int) {
 	for n < len(b) && n < most {
 		d := unhex(b[n])
@@ -102,8 +115,9 @@ type Event struct {
 	PID     int
 	Process []byte
 	Word    Word
-	// Action is the driver's recovery action, the last one in brackets (Xid 154).
-	Action []byte
+	// Action is the recovery action that the driver went to, as far as the line has it, and ActionValue its number, -1 if unknown (Xid 154).
+	Action      []byte
+	ActionValue int
 	// CausedBy is the Xid that the line itself names as the cause.
 	CausedBy int
 	// Unit, Link and Reg are those of an NVLink 5 line (Xid 144 to 150); SXid lines have a Link too.

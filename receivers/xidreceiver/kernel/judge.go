@@ -18,7 +18,7 @@ type Verdict struct {
 
 const recoveryXid = 154
 
-// Judge looks an event up. driver is the driver's major version, 0 for unknown.
+// Judge looks an event up, and completes a recovery action whose words were cut off. driver is the driver's major version, 0 for unknown.
 func Judge(t *rules.Tables, e *Event, driver int) Verdict {
 	switch e.Kind {
 	case Xid:
@@ -43,8 +43,13 @@ func judgeXid(t *rules.Tables, e *Event, driver int) Verdict {
 		return v // the operator has the last word
 	}
 	switch {
-	case e.Code == recoveryXid && len(e.Action) > 0:
+	case e.Code == recoveryXid && (len(e.Action) > 0 || e.ActionValue >= 0):
 		action := t.Recovery(string(e.Action))
+		if !action.Known && e.ActionValue >= 0 { // its words were cut off
+			if action = t.RecoveryOf(e.ActionValue); action.Known {
+				e.Action = []byte(action.Action)
+			}
+		}
 		v.Severity, v.Advice = action.Severity, action.Advice
 		if action.Known && action.Value == 0 {
 			v.Clears = recoveryXid

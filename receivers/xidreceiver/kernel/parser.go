@@ -154,7 +154,7 @@ func (p *Parser) parse(b []byte, e *Event) Result {
 
 // reset makes e an empty event.
 func (e *Event) reset(kind Kind, text []byte) {
-	*e = Event{Kind: kind, Text: text, GI: -1, CI: -1, PID: -1, Link: -1}
+	*e = Event{Kind: kind, Text: text, GI: -1, CI: -1, PID: -1, Link: -1, ActionValue: -1}
 }
 
 func (p *Parser) nvrm(b []byte, e *Event) Result {
@@ -193,7 +193,11 @@ func (p *Parser) nvrm(b []byte, e *Event) Result {
 			return p.learnUUID(r)
 		}
 		if r, ok := bytes.CutPrefix(rest, []byte("GPU ")); ok {
-			if a, after, ok := address(r); ok && bytes.Contains(after, []byte("fallen off the bus")) {
+			a, after, ok := address(r)
+			if !ok {
+				a, after, ok = busAddress(r)
+			}
+			if ok && bytes.Contains(after, []byte("fallen off the bus")) {
 				p.lost = a
 				return p.fallen(b, e)
 			}

@@ -18,11 +18,16 @@ var nvrmPhrases = []phrase{
 	{[]byte("cannot proceed with booting GSP"), GSP, gspFault},
 	{[]byte("Received signal from GSP that"), GSP, gspFault},
 	{[]byte("Rate limiting GSP RPC error prints"), GSP, gspFault},
+	// knvlinkUpdatePostRxDetectLinkMask_IMPL, knvlinkDiscoverPostRxDetLinks_GH100 and their kin of other GPUs: the call goes to the GSP, and
+	// the driver repeats it until the GPU is reset, so that nvidia-smi hangs.
+	{[]byte("PostRxDet"), GSP, linkDetection},
 }
 
 const (
 	initFailed = "adapter initialisation failed"
 	gspFault   = "GSP firmware fault"
+
+	linkDetection = "NVLink detection failed"
 )
 
 var aerPhrases = []phrase{

@@ -61,7 +61,7 @@ func (e *Event) message(b []byte) {
 	}
 	switch {
 	case e.Code == 154:
-		e.Action = lastBracket(b)
+		e.Action, e.ActionValue = recoveryAction(b)
 	case e.Code >= rules.FirstNVLink5 && e.Code <= rules.LastNVLink5:
 		e.nvlink5(b)
 	}
@@ -74,10 +74,10 @@ func (e *Event) nvlink5(b []byte) {
 		switch {
 		case n == 0:
 			e.Unit = word
-		case n == 1 && string(word) == "Fatal":
-			e.Word = Fatal
-		case n == 1 && (string(word) == "Nonfatal" || string(word) == "Non-fatal"):
-			e.Word = NonFatal
+		case n <= 2 && e.Word == Unsaid && string(word) == "Fatal":
+			e.Word, e.Unit = Fatal, unitBefore(b, word)
+		case n <= 2 && e.Word == Unsaid && (string(word) == "Nonfatal" || string(word) == "Non-fatal"):
+			e.Word, e.Unit = NonFatal, unitBefore(b, word)
 		case link:
 			if v, _, ok := integer(word); ok {
 				e.Link = v
@@ -98,6 +98,12 @@ func (e *Event) nvlink5(b []byte) {
 			return
 		}
 	}
+}
+
+// unitBefore is what precedes the driver's word for the danger: a unit has a space in its name, "MSE Degraded".
+func unitBefore(b, word []byte) []byte {
+	before, _, _ := bytes.Cut(b, word)
+	return bytes.TrimSpace(before)
 }
 
 // sxid reads "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 text".
@@ -173,15 +179,33 @@ func integer(b []byte) (n int, rest []byte, ok bool) {
 	return n, b[i:], i > 0
 }
 
-// lastBracket returns what stands in the last pair of brackets.
-func lastBracket(b []byte) []byte {
-	end := bytes.LastIndexByte(b, ')')
-	if end < 0 {
-		return nil
+// recoveryAction reads "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)": the words after the last "to", and the value
+// before them, -1 if there is none. The action that the driver comes from is never taken for the one it went to, so a line that was cut off
+// before that has no words. A line without "to" has its words in the last brackets.
+func recoveryAction(b []byte) (words []byte, value int) {
+	value = -1
+	if _, after, ok := bytes.Cut(b, []byte("changed from ")); ok {
+		i := bytes.LastIndex(after, []byte(" to "))
+		if i < 0 {
+			return nil, value
+		}
+		b = after[i+len(" to "):]
 	}
-	start := bytes.LastIndexByte(b[:end], '(')
+	if hex, ok := bytes.CutPrefix(b, []byte("0x")); ok {
+		if v, n := hexRun(hex, 7); n > 0 && n < len(hex) { // of digits at the very end, more may have been cut off
+			value = int(v)
+		}
+	}
+	start := bytes.LastIndexByte(b, '(')
 	if start < 0 {
-		return nil
+		return nil, value
 	}
-	return b[start+1 : end]
+	words = b[start+1:]
+	if end := bytes.IndexByte(words, ')'); end >= 0 {
+		words = words[:end]
+	}
+	if len(words) == 0 {
+		return nil, value
+	}
+	return words, value
 }

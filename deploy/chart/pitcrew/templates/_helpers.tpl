@@ -127,3 +127,31 @@ PITCREW_NATS_CREDS: /etc/pitcrew/nats/nats.creds
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* Not empty where some policy may act: then the remediator's account gets the role that acts. Takes the root. */}}
+{{- define "pitcrew.enforces" -}}
+{{- $rights := .Values.remediator.rights }}
+{{- if eq $rights "enforce" }}yes
+{{- else if eq $rights "auto" }}
+{{- if and .Values.policies.shipped (has .Values.policies.mode (list "approve" "enforce")) }}yes{{ end }}
+{{- range .Values.policies.extra }}{{ if regexMatch "mode[\"']?:\\s*[\"']?(approve|enforce)" . }}yes{{ end }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Not empty where the API server steers by itself. */}}
+{{- define "pitcrew.placementPolicy" -}}
+{{- $has := .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}
+{{- if or (eq (toString .Values.placementPolicy) "true") (and (eq (toString .Values.placementPolicy) "auto") $has) }}yes{{ end }}
+{{- end }}
+
+{{/* Not empty where the remediator's webhook steers. */}}
+{{- define "pitcrew.webhook" -}}
+{{- $on := toString .Values.webhook.enabled }}
+{{- $auto := and (include "pitcrew.enforces" .) (not (include "pitcrew.placementPolicy" .)) (include "pitcrew.v130" .) }}
+{{- if and .Values.remediator.enabled (or (eq $on "true") (and (eq $on "auto") $auto)) }}yes{{ end }}
+{{- end }}
+
+{{/* Not empty from Kubernetes 1.30 on. A rendering without a cluster knows the version alone, some API servers name none. */}}
+{{- define "pitcrew.v130" -}}
+{{- if or (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") (ge (int (regexFind "^[0-9]+" .Capabilities.KubeVersion.Minor)) 30) }}yes{{ end }}
+{{- end }}

@@ -1,0 +1,355 @@
+package incident
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/checkpoint"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/ledger"
+	"github.com/pitcrew/pitcrew/remediator/policy"
+)
+
+// history is one random course of events. Its seed says all of it, up to the order in which goroutines run.
+type history struct {
+	*stage
+	mu   sync.Mutex
+	rnd  *rand.Rand
+	bad  bool // calls fail now and then
+	term int64
+	told []string // what was done, for people who look for a cause
+}
+
+var roughErrors = []error{cluster.ErrRetry, cluster.ErrConflict, cluster.ErrForbidden, errors.New("an error that nobody knows")}
+
+func (h *history) n(n int) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.rnd.IntN(n)
+}
+
+// meets is what a call meets: mostly nothing, else an error before it takes effect or after.
+func (h *history) meets(string, int) (before, after error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.bad || h.rnd.IntN(8) > 0 {
+		return nil, nil
+	}
+	err := roughErrors[h.rnd.IntN(len(roughErrors))]
+	if h.rnd.IntN(2) == 0 {
+		return err, nil
+	}
+	return nil, err
+}
+
+func (h *history) put(string) (err error) {
+	if before, _ := h.meets("", 0); before != nil {
+		return errors.New("nats: timeout")
+	}
+	return nil
+}
+
+func (h *history) lost(string) (err error) {
+	if _, after := h.meets("", 0); after != nil {
+		return errors.New("nats: timeout")
+	}
+	return nil
+}
+
+// roughRanks are agents that fail now and then.
+type roughRanks struct {
+	ranks
+	h *history
+}
+
+func (r roughRanks) Save(ctx context.Context, q checkpoint.Request) (bus.Save, error) {
+	before, after := r.h.meets("", 0)
+	if before != nil {
+		return bus.Save{}, before
+	}
+	s, err := r.ranks.Save(ctx, q)
+	if err == nil && after != nil {
+		return bus.Save{}, after
+	}
+	return s, err
+}
+
+func (r roughRanks) Release(ctx context.Context, m []checkpoint.Member, s bus.Save) error {
+	if before, _ := r.h.meets("", 0); before != nil {
+		return before
+	}
+	return r.ranks.Release(ctx, m, s)
+}
+
+// strict checks each forced deletion as it comes.
+type strict struct {
+	rough
+	h *history
+}
+
+func (x *strict) ReplacePod(ctx context.Context, m cluster.Member, o cluster.ReplaceOptions) (cluster.Outcome, error) {
+	if o.Force {
+		i, _, err := x.h.incidents.Get(ctx, o.Incident)
+		if err == nil && i.LossProof[m.Node] == "" {
+			x.h.t.Errorf("pod %s on %s is deleted by force, and nothing proves that its processes have ended", m.Pod, m.Node)
+		}
+	}
+	return x.rough.ReplacePod(ctx, m, o)
+}
+
+func (x *strict) Uncordon(ctx context.Context, node, incident string) (c cluster.Cordoned, err error) {
+	err = x.meet("Uncordon", func() (err error) { c, err = x.world.Uncordon(ctx, node, incident); return err })
+	return c, err
+}
+
+func (x *strict) Unsuspend(ctx context.Context, g cluster.Gang, incident string) error {
+	return x.meet("Unsuspend", func() error { return x.world.Unsuspend(ctx, g, incident) })
+}
+
+func (h *history) lead() {
+	h.term++
+	h.stage.lead(h.term, func(e *Engine) {
+		e.Cluster = &strict{rough{world: h.world, meets: h.meets, calls: map[string]int{}}, h}
+		e.Checkpoint = roughRanks{ranks{h.world}, h}
+	})
+}
+
+// step is one thing that happens. Each gets the world without its lock.
+func (h *history) step() {
+	node := fmt.Sprintf("n%d", 1+h.n(6))
+	job := []string{"train", "other"}[h.n(2)]
+	set := func(f func()) {
+		h.world.mu.Lock()
+		defer h.world.mu.Unlock()
+		f()
+	}
+	what := []string{"fault", "fault", "fault", "fault", "dead rank", "lost", "lost with proof", "hold", "hold is lifted", "kill switch", "resume", "uncordon", "delete job", "suspend job",
+		"approve", "reject", "ends", "ends", "crash", "crash", "better", "worse", "wait", "long wait", "kubelet is back", "budget", "no budget"}[h.n(27)]
+	h.told = append(h.told, fmt.Sprintf("%s %s %s", what, node, job))
+	switch what {
+	case "fault":
+		h.tell(at([]string{"gpu/row-remap", "xid/79"}[h.n(2)], node))
+	case "dead rank":
+		h.tell(h.rankDies(job, h.n(2*nproc)))
+	case "lost":
+		set(func() { h.kubelets[node] = cluster.ErrSilent; h.goesOn = h.rnd.IntN(2) == 0 })
+		h.tell(at("node/lost", node))
+	case "lost with proof":
+		set(func() { h.kubelets[node], h.nodes[node].off = cluster.ErrSilent, "node.kubernetes.io/out-of-service" })
+		h.tell(at("node/lost", node))
+	case "kubelet is back":
+		set(func() { delete(h.kubelets, node); h.nodes[node].off = "" })
+	case "hold", "hold is lifted":
+		h.hold(guard.Hold, what == "hold")
+	case "kill switch", "resume":
+		h.hold(guard.KillSwitch, what == "kill switch")
+		h.e.Wake()
+	case "uncordon":
+		was := false
+		set(func() { was = h.nodes[node].quarantined != ""; h.nodes[node].quarantined = "" })
+		if was {
+			_ = h.e.Uncordoned(context.Background(), node, time.Now())
+		}
+	case "delete job":
+		if h.n(3) == 0 {
+			set(func() { h.gangs["job-"+job].deleted = true; delete(h.holding, "job-"+job) })
+		}
+	case "suspend job":
+		set(func() {
+			if h.n0(3) == 0 && !h.gangs["job-"+job].Suspended {
+				h.gangs["job-"+job].Suspended, h.gangs["job-"+job].personSuspended = true, true
+			}
+		})
+	case "approve", "reject":
+		h.answer(map[string]string{"approve": "approved by ada", "reject": "rejected by ada"}[what])
+	case "ends":
+		set(func() { h.stands[[]string{"gpu/row-remap", "xid/79", "node/lost"}[h.n0(3)]+" "+node] = Ended })
+	case "crash":
+		h.stop()
+		h.calm(h.lead)
+	case "better", "worse":
+		h.mu.Lock()
+		h.bad = what == "worse"
+		h.mu.Unlock()
+	case "budget", "no budget":
+		h.forbid(map[string]error{"budget": errBudget}[what])
+	case "wait":
+		time.Sleep(time.Duration(h.n(60)) * time.Second)
+	case "long wait":
+		time.Sleep(time.Duration(h.n(3)) * time.Hour)
+	}
+	time.Sleep(time.Duration(h.n(3000)) * time.Millisecond)
+	h.looks()
+}
+
+// n0 is n where the world's lock is held: it is taken before the history's.
+func (h *history) n0(n int) int { return h.n(n) }
+
+// calm does something while no call fails.
+func (h *history) calm(f func()) {
+	h.mu.Lock()
+	was := h.bad
+	h.bad = false
+	h.mu.Unlock()
+	f()
+	h.mu.Lock()
+	h.bad = was
+	h.mu.Unlock()
+}
+
+func (h *history) tell(e event.Event) {
+	for range 50 {
+		if h.e.Handle(context.Background(), e, Origin{}) == nil {
+			return
+		}
+		time.Sleep(time.Second) // the bus delivers it again
+	}
+}
+
+func (h *history) answer(yes string) {
+	for _, i := range h.open() {
+		if !i.Asks() {
+			continue
+		}
+		stored, rev, err := h.incidents.Get(context.Background(), i.ID)
+		if err == nil && stored.Open() {
+			stored.Approval = yes
+			h.calm(func() { _, _ = h.incidents.Put(context.Background(), i.ID, stored, rev) })
+		}
+	}
+}
+
+// looks asks what must hold at every moment.
+func (h *history) looks() {
+	synctest.Wait()
+	h.world.mu.Lock()
+	defer h.world.mu.Unlock()
+	owner := map[string]string{}
+	for _, k := range h.incidents.values {
+		i := k.v
+		if i.Open() && i.Job != nil {
+			if o := owner[i.Job.UID]; o != "" {
+				h.t.Errorf("%s and %s are open for one job", o, i.ID)
+			}
+			owner[i.Job.UID] = i.ID
+		}
+		if i.Open() && i.Wait != nil {
+			m := meanings[i.Wait.Reason]
+			if d := time.Since(i.Wait.Since); i.Wait.Reported.IsZero() && m.report < never && d > m.report+2*time.Minute && d > 3*time.Minute {
+				h.t.Errorf("%s has waited %s for %s, and nobody was told", i.ID, d, i.Wait.Reason)
+			}
+		}
+	}
+	targets := map[string]string{}
+	for _, g := range h.books.values[ledger.Key].v.Grants {
+		for _, n := range g.Targets {
+			if by := targets[n]; by != "" {
+				h.t.Errorf("%s is reserved for %s and %s", n, by, g.Incident)
+			}
+			targets[n] = g.Incident
+		}
+	}
+}
+
+// ends lets everything get better and looks at what is left.
+func (h *history) ends() {
+	h.mu.Lock()
+	h.bad = false
+	h.mu.Unlock()
+	h.hold(guard.KillSwitch, false)
+	h.forbid(nil)
+	h.e.Wake()
+	for end := time.Now().Add(8 * 24 * time.Hour); len(h.open()) > 0 && time.Now().Before(end); time.Sleep(10 * time.Minute) {
+		h.looks()
+	}
+	synctest.Wait()
+	h.world.mu.Lock()
+	defer h.world.mu.Unlock()
+	held := map[string]bool{}
+	for _, k := range h.incidents.values {
+		i := k.v
+		if i.Open() {
+			h.t.Errorf("%s is open after 8 days: %s, waiting %q", i.ID, i.State, i.Waiting)
+		}
+		if !i.Open() && (i.Outcome == "" || i.Reason == "") {
+			h.t.Errorf("%s ended as %q by %q", i.ID, i.Outcome, i.Reason)
+		}
+		if i.Suspended && !i.Open() && h.gangs[i.Job.UID].Suspended && !h.gangs[i.Job.UID].personSuspended && !h.gangs[i.Job.UID].deleted {
+			h.t.Errorf("%s left its job suspended", i.ID)
+		}
+		for _, n := range i.Cordons {
+			held[n+" "+i.ID] = true
+		}
+	}
+	for name, n := range h.nodes {
+		if n.quarantined != "" && !held[name+" "+n.quarantined] {
+			h.t.Errorf("%s is cordoned by %s, whose record does not say so", name, n.quarantined)
+		}
+	}
+	for _, g := range h.books.values[ledger.Key].v.Grants {
+		if g.Active || len(g.Targets) > 0 || g.Charged > 0 || g.Open() {
+			h.t.Errorf("the grant of %s was not returned: %+v", g.Incident, g)
+		}
+	}
+	for uid, by := range h.holding {
+		if !h.gangs[uid].deleted {
+			h.t.Errorf("ranks of %s hold for %s", uid, by)
+		}
+	}
+	if len(h.reserved) > 0 {
+		h.t.Errorf("reserved: %v by %v", h.reserved, h.reservedBy)
+	}
+}
+
+func TestWhateverHappensIncidentsEndWithAReasonAndLeaveNothingBehind(t *testing.T) {
+	for seed := range histories(8, 10000) {
+		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { random(t, uint64(seed)) })
+		})
+		if !ok {
+			t.Logf("seed %d failed; run it alone by -run '%s/%d$'", seed, t.Name(), seed)
+		}
+	}
+}
+
+func random(t *testing.T, seed uint64) {
+	h := &history{stage: &stage{world: newWorld(t)}, rnd: rand.New(rand.NewPCG(seed, 7))}
+	h.gang("other", "n3", "n4")
+	for _, g := range h.gangs {
+		g.Launcher = h.n(3) > 0
+	}
+	if h.n(3) == 0 {
+		for _, signal := range slices.Sorted(maps.Keys(h.plans)) {
+			p := h.plans[signal]
+			p.Mode, p.NeedsApproval = policy.Approve, true
+			h.plans[signal] = p
+		}
+	}
+	h.incidents.put = func(key string, _ Incident) error { return h.put(key) }
+	h.incidents.after = func(key string, _ Incident) error { return h.lost(key) }
+	h.attempts.put = func(key string, _ bus.Attempt) error { return h.put(key) }
+	h.attempts.after = func(key string, _ bus.Attempt) error { return h.lost(key) }
+	h.books.put = func(key string, _ ledger.Book) error { return h.put(key) }
+	h.books.after = func(key string, _ ledger.Book) error { return h.lost(key) }
+	h.lead()
+	defer func() { h.stop() }()
+	for range 4 + h.n(12) {
+		h.step()
+	}
+	h.ends()
+	if t.Failed() {
+		t.Logf("seed %d: %s", seed, strings.Join(h.told, "; "))
+	}
+}
