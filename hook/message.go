@@ -156,10 +156,14 @@ type (
 		Req     string `json:"req"`
 		Attempt int    `json:"attempt"`
 	}
-	// Pong answers Ping.
+	// Pong answers Ping. A hook of the version before reports only step and section.
 	Pong struct {
-		Step    int64  `json:"step"`
-		Section string `json:"section"`
+		Attempt     int    `json:"attempt"`
+		PID         int    `json:"pid"`
+		Step        int64  `json:"step"`
+		StepMono    uint64 `json:"step_ns"`
+		Section     string `json:"section"`
+		SectionMono uint64 `json:"section_ns"`
 	}
 	// Failure is the protocol's "error": an uncaught exception's first line.
 	Failure struct {

@@ -29,6 +29,7 @@ type Rank struct {
 	exit     *RankExit
 	kept     int    // bytes of the pod's text, of live
 	seq      uint64 // of lifecycle events
+	word     word   // what the process answers while its copied ring stands still
 }
 
 // Process names one process that filled a rank.

@@ -66,6 +66,8 @@ const (
 	FlagSettles
 	// FlagTokens says that a record's count is of tokens; without it, of samples.
 	FlagTokens
+	// FlagCopied says that the ring is a copy, because its file is not in memory: see Rank.Snapshot.
+	FlagCopied
 )
 
 // Flags of a record.
@@ -118,6 +120,8 @@ type Snapshot struct {
 	MemoryAllocated, MemoryReserved, MemoryPeak, MemoryRetries, MemoryMono uint64
 	// FLOPs of one step of this rank, and what its accelerator can do in a second; 0 when unknown.
 	StepFLOPs, PeakFLOPS float64
+	// CopiedMono is when the rank copied the header to the file; valid with FlagCopied.
+	CopiedMono uint64
 	// NowMono is when the reading was taken.
 	NowMono uint64
 
@@ -214,6 +218,7 @@ func decodeHeader(page []byte, size int64, now uint64) (Snapshot, error) {
 		StepFLOPs:     positive(u64(952)),
 		PeakFLOPS:     positive(u64(960)),
 		CkptBytes:     u64(968),
+		CopiedMono:    u64(976),
 		NowMono:       now,
 		capacity:      uint64(capacity),
 	}

@@ -58,7 +58,7 @@ func rankStatus(r *hook.Rank) (s bus.RankStatus, gpu string, ok bool) {
 	if ring == nil {
 		return s, "", live
 	}
-	v, err := ring.Snapshot()
+	v, err := r.Snapshot(ring)
 	if err != nil {
 		s.Error = err.Error()
 		return s, "", live

@@ -7,6 +7,20 @@ import time
 from pitcrew_torch.hook import Hook
 
 
+frozen = os.path.join(sys.argv[1], "frozen")
+write = os.pwrite
+
+
+def pwrite(*args):
+    """While the file `frozen` exists, the disk of the copied ring stands still."""
+    while os.path.exists(frozen):
+        time.sleep(0.01)
+    return write(*args)
+
+
+os.pwrite = pwrite
+
+
 def save(ctx):
     with ctx.open("rank-%d.bin" % ctx.rank) as f:
         f.write(b"step %d of rank %d" % (ctx.step, ctx.rank))

@@ -275,8 +275,8 @@ class Hook:
         if self.local_rank == 0:
             self._note(
                 "PITCREW_DIR=%s is on %s, not in memory. Training does not wait for it, but the node agent sees each "
-                "step up to 0.05 s late and loses the last ones of a killed rank, and a stalled disk looks like a hung "
-                "rank. Mount the volume as emptyDir: {medium: Memory}" % (directory, self.ring.medium)
+                "step up to 0.05 s late and loses the last ones of a killed rank. Mount the volume as "
+                "emptyDir: {medium: Memory}" % (directory, self.ring.medium)
             )
         self._copy = RingCopy(self.ring, self.ring.copy_to, self.trouble)
         self._copy.start()
@@ -338,8 +338,7 @@ class Hook:
             for answer in self._rounds.handle(message):
                 connection.send(answer)
         elif verb == "ping":
-            pong = {"t": "pong", "attempt": self.attempt, "step": self.steps.done, "section": self.steps.section}
-            connection.send(pong)
+            connection.send({"t": "pong", "attempt": self.attempt, "pid": self._pid, **self.ring.now()})
         elif verb == "manifest":
             self._manifest(connection, message)
         elif verb == "abort" and message.get("attempt") == self.attempt:

@@ -23,7 +23,9 @@ HEADER_SIZE = 4096
 RECORD_SIZE = 128
 CAPACITY = 1024
 
-FLAG_LAUNCHER, FLAG_CAN_SAVE, FLAG_SNAPSHOT, FLAG_RESUMED, FLAG_SETTLES, FLAG_TOKENS = 1, 2, 4, 8, 16, 32
+FLAG_LAUNCHER, FLAG_CAN_SAVE, FLAG_SNAPSHOT, FLAG_RESUMED, FLAG_SETTLES, FLAG_TOKENS, FLAG_COPIED = (
+    1 << bit for bit in range(7)
+)
 EXIT_RUNNING, EXIT_CLEAN, EXIT_EXCEPTION = 0, 1, 2
 RECORD_LOSS, RECORD_GRAD_NORM, RECORD_NOT_FINITE, RECORD_DEVICE = 1, 2, 4, 8
 
@@ -75,6 +77,7 @@ HEADER = {
     "flops_per_step": (952, "d"),
     "peak_flops": (960, "d"),
     "checkpoint_bytes": (968, "Q"),
+    "copied_ns": (976, "Q"),
 }
 
 RECORD_FIELDS = (
@@ -109,7 +112,8 @@ PLAIN_LOSS = PLAIN | RECORD_LOSS << 32
 _U64 = {name: offset // 8 for name, (offset, fmt) in HEADER.items() if fmt == "Q"}
 _U32 = {name: offset // 4 for name, (offset, fmt) in HEADER.items() if fmt == "I"}
 RECORDS, STEP, STEP_NS = (_U64[n] for n in ("records", "step", "step_ns"))
-_HEARTBEAT, SETTLED = _U64["heartbeat_ns"], _U64["settled"]
+_HEARTBEAT, SETTLED, COPIED = (_U64[n] for n in ("heartbeat_ns", "settled", "copied_ns"))
+_NAME = HEADER["section_name"][0]
 ALL = (1 << 64) - 1  # settled: no record waits for values
 
 
@@ -194,6 +198,8 @@ class Ring:
             ring.raw[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
             ring._describe(capacity, clock(), wall(), pid, header)
             if medium:
+                ring.flag(FLAG_COPIED)
+                ring.set("copied_ns", clock())
                 os.pwrite(fd, ring.raw, 0)
                 ring.medium, ring.copy_to = medium, os.dup(fd)
             os.rename(temporary, path)
@@ -253,6 +259,18 @@ class Ring:
         self.words[_U64["section_ns"]] = now
         fence()
         self._u32[_U32["section"]] = SECTION_NUMBER.get(name, OTHER)
+
+    def now(self):
+        """What `pong` reports of the rank: last step and section, and when each began to count. The ring's file may be
+        a copy that is late."""
+        words, section = self.words, self._u32[_U32["section"]]
+        named = self.raw[_NAME : _NAME + 32].tobytes().split(b"\0")[0].decode("utf-8", "replace")
+        return {
+            "step": words[STEP],
+            "step_ns": words[STEP_NS],
+            "section": named if section == OTHER else SECTIONS[section],
+            "section_ns": words[_U64["section_ns"]],
+        }
 
     def checkpoint(self, step, now, save_ns, size=0):
         self.words[_U64["checkpoint_save_ns"]] = save_ns

@@ -2,7 +2,8 @@
 
 A store to a mapped file on a disk faults into the file system, which may wait for the disk while it holds the GIL. So
 training writes to plain memory only. Promises: the copying thread holds no lock and runs no Python while it waits for
-the disk; the file is always a ring that a reader can read by the rules of docs/hook-protocol.md section 2.
+the disk; the file is always a ring that a reader can read by the rules of docs/hook-protocol.md section 2; `copied_ns`
+says when its header was taken, so a copy that stands still is told apart from a rank that does.
 
 No torch here.
 """
@@ -10,8 +11,9 @@ No torch here.
 import os
 import struct
 import threading
+import time
 
-from .ring import ALL, HEADER_SIZE, RECORD_SIZE, RECORDS, SETTLED, fence, margin
+from .ring import ALL, COPIED, HEADER_SIZE, RECORD_SIZE, RECORDS, SETTLED, fence, margin
 
 EVERY = 0.05  # seconds between two copies
 FIELDS = 1024  # bytes of the header page that hold fields
@@ -71,9 +73,11 @@ class RingCopy(threading.Thread):
             last = max(last, first)
             self._copy_records(first, last)
             first = last + 1
+        now = time.monotonic_ns()  # before the reading: the header is not older than it says
         header = bytearray(ring.raw[:FIELDS])
         struct.pack_into("<Q", header, RECORDS * 8, written)
         struct.pack_into("<Q", header, SETTLED * 8, settled)
+        struct.pack_into("<Q", header, COPIED * 8, now)
         os.pwrite(self._fd, header, 0)
         self._final = written if settled == ALL else min(settled, written)
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from agent import wait_until
+from agent import Line, wait_until
 
 from pitcrew_torch import filesystem, ring
 from pitcrew_torch.hook import Hook
@@ -130,6 +130,45 @@ def test_the_hook_says_once_how_to_put_the_ring_into_memory_and_the_end_reaches_
         assert (header["step"], header["exit"], header["section"]) == (5, ring.EXIT_CLEAN, 5)
     said = capfd.readouterr().err
     assert said.count("emptyDir: {medium: Memory}") == 1 and str(disk) in said
+
+
+def test_while_the_disk_is_frozen_the_copy_says_how_old_it_is_and_the_socket_where_the_rank_is(disk, monkeypatch):
+    """The node agent tells a rank that trains from a rank that hangs by these two (hook/freshness_test.go)."""
+    real, thawed = os.pwrite, threading.Event()
+    thawed.set()
+
+    def pwrite(*args):
+        thawed.wait(60)
+        return real(*args)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    path = str(disk / "local-0.ring")
+    hook = Hook(environ={"PITCREW_DIR": str(disk)})
+    agent = Line(str(disk / "local-0.sock"))
+    try:
+        for _ in range(3):
+            hook.step(1.0)
+        wait_until(lambda: ring.read(path)["header"]["step"] == 3, 5, "the copy of step 3")
+        thawed.clear()
+        began = time.monotonic_ns()
+        for _ in range(4):
+            hook.step(1.0)
+        with hook.section("validation"):
+            time.sleep(0.3)
+            agent.send("ping")
+            pong = agent.expect("pong")
+        header = ring.read(path)["header"]
+        assert header["flags"] & ring.FLAG_COPIED and header["step"] == 3
+        assert 0 < header["copied_ns"] < began + 100_000_000 < time.monotonic_ns() - 100_000_000
+        assert (pong["step"], pong["section"], pong["pid"], pong["attempt"]) == (7, "validation", os.getpid(), 0)
+        assert began < pong["step_ns"] <= pong["section_ns"] <= time.monotonic_ns()
+        thawed.set()
+        wait_until(lambda: ring.read(path)["header"]["step"] == 7, 5, "the copy of step 7")
+        assert ring.read(path)["header"]["copied_ns"] > pong["step_ns"]
+    finally:
+        thawed.set()
+        agent.close()
+        hook.close()
 
 
 def test_in_memory_nothing_is_said_and_no_thread_is_needed(tmp_path, capfd):

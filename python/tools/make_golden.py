@@ -83,7 +83,10 @@ MESSAGES = [
     (RANK, {"t": "released", **ROUND, "step": 15}),
     (TO_RANK, {"t": "abort", "attempt": 3, "reason": "gang restarts as attempt 4"}),
     (TO_RANK, {"t": "ping"}),
-    (RANK, {"t": "pong", "attempt": 3, "step": 12, "section": "step"}),
+    (
+        RANK,
+        {"t": "pong", "attempt": 3, "pid": 77, "step": 12, "step_ns": 6000, "section": "step", "section_ns": 5000},
+    ),
     (
         RANK,
         {

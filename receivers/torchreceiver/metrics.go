@@ -185,7 +185,7 @@ func (r *torchReceiver) sample(cursors map[*hook.Ring]cursor, now time.Time) (pm
 				}
 				continue
 			}
-			s, err := ring.Snapshot()
+			s, err := rank.Snapshot(ring)
 			if err != nil {
 				continue // the fleet names it when its process ends or its file changes
 			}
