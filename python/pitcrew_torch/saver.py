@@ -278,7 +278,7 @@ class Saver:
                 found = checkpoint.receipts(save.directory)
                 self._make(save.owner, save.directory, save.step, found["world_size"], found["files"], "", True)
         except checkpoint.Incomplete as error:
-            if now < save.until:
+            if not self._given_up(save, now):
                 save.poll = min(POLL[1], save.poll * 1.3)
                 save.poll_at = now + save.poll
                 return False
@@ -296,6 +296,11 @@ class Saver:
         if save.owner is not None:
             self._guarded(save.step, save.owner.prune, self._keep, self._accepts, busy, self._note)
         return True
+
+    @staticmethod
+    def _given_up(save, looked):
+        """Whether receipts that were missing at this time no longer come."""
+        return looked >= save.until
 
     def wait(self, timeout):
         """Until the second thread has nothing left to do, timeout seconds at most."""

@@ -10,13 +10,11 @@ fork."""
 
 import argparse
 import collections
-import ctypes
-import errno
+import faulthandler
 import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -25,200 +23,14 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", ".."), os.path.join(HERE, "..")]
 
-from gang import Board, Exchange  # noqa: E402
+from breaks import BREAKS  # noqa: E402
+from cases import ERROR, NEEDED_BY, PASSING, STALL, Case, cases, sample  # noqa: E402
+from ranks import SECONDS, Broken, Gang, listing, manifests, prepare  # noqa: E402
+from shim import number_threads, preloaded, shim  # noqa: E402
 
-from pitcrew_torch import checkpoint, claims, custody, identity, saver, storage  # noqa: E402
+from pitcrew_torch import checkpoint, claims, saver, storage  # noqa: E402
 
-ERROR, CRASH, FULL, STALL = 1, 2, 3, 4
-FOREVER = 1 << 30
-TRIES = 3  # of a file call, see speed_up: an error that often outlasts the retry and nothing else
-ERRNOS = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.EACCES, errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-PASSING = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.EACCES, errno.ENOENT)  # those that a retry has to survive
-KEEP = 2
 FENCED, CRASHED = 76, 99
-SECONDS = 60  # a case that takes longer hangs
-
-
-class Case(collections.namedtuple("Case", "scenario world thread call kind number times")):
-    def __str__(self):
-        how = {ERROR: "error", CRASH: "crash", FULL: "disk full", STALL: "stall"}[self.kind]
-        if self.kind == ERROR:
-            how = "%s %s" % (errno.errorcode[self.number], {1: "once", TRIES: "thrice"}.get(self.times, "from then on"))
-        text = "%s, %d ranks, thread %d, call %d, %s" % (self.scenario, self.world, self.thread, self.call, how)
-        return "%s (--one %s)" % (text, ",".join(map(str, self)))
-
-
-class Broken(Exception):
-    """The property does not hold."""
-
-
-# ---- the gang under test. Threads have numbers for the shim: rank r is r, its second thread 16 + r, the heartbeat 40.
-
-
-def shim():
-    lib = ctypes.CDLL(os.environ["LD_PRELOAD"])
-    lib.fault_name.restype = ctypes.c_char_p
-    return lib
-
-
-def number_threads(lib):
-    """Give the threads that the package starts their numbers."""
-    finish, beat = saver.Saver._finish_all, custody.Heartbeat.run
-
-    def finish_all(self):
-        lib.fault_rank(16 + self._rank if self.faulty else -1)
-        finish(self)
-
-    def run(self):
-        lib.fault_rank(40 if self._owner.faulty else -1)
-        beat(self)
-
-    saver.Saver._finish_all, custody.Heartbeat.run = finish_all, run
-    saver.Saver.faulty = custody.Owner.faulty = False
-
-
-def run_of(attempt):
-    return identity.Run({"PITCREW_JOB_UID": "job", "PITCREW_ATTEMPT": str(attempt), "PITCREW_ATTEMPT_BY": "agent"})
-
-
-def content(step, rank):
-    return (b"step %d of rank %d " % (step, rank)) * 50
-
-
-class Gang:
-    """One attempt's ranks on a directory."""
-
-    def __init__(self, root, world, attempt, fenced, faulty=False):
-        self.root, self.world, self.attempt, self.faulty = root, world, attempt, faulty
-        self.fenced, self.trouble, self.notes = fenced, [], []
-        self._run = run_of(attempt)
-        self._board = Board(world, timeout=SECONDS / 2)
-        self.custodies = [self._custody(rank) for rank in range(world)]
-        self.savers = [self._saver(rank) for rank in range(world)]
-        self.loaded = None
-
-    def _custody(self, rank):
-        exchange = Exchange(self._board, rank)
-        return custody.Custody(
-            self.root,
-            self._run,
-            lambda: (rank, self.world),
-            lambda: exchange,
-            self.notes.append,
-            lambda: 0,
-            self.fenced,
-        )
-
-    def _saver(self, rank):
-        s = saver.Saver(
-            self.root, self._save, rank, self.world, self.attempt, KEEP, lambda *_: None, self.trouble.append,
-            own=self.custodies[rank].own, fenced=self.fenced, note=self.notes.append,
-        )  # fmt: skip
-        s.faulty = self.faulty
-        return s
-
-    def _save(self, context):
-        with context.open("rank-%d.state" % context.rank) as f:
-            f.write(content(context.step, context.rank))
-
-    def each(self, lib, act):
-        """act(rank) on a thread for each rank; [what it raised or gave]."""
-        out = [None] * self.world
-
-        def one(rank):
-            lib.fault_rank(rank if self.faulty else -1)
-            try:
-                out[rank] = act(rank)
-            except Exception as error:
-                out[rank] = error
-
-        threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(self.world)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SECONDS)
-            if thread.is_alive():
-                raise Broken("a rank hangs")
-        return out
-
-    def resume(self, lib, read_only=False):
-        """The manifest that all ranks loaded, or the exception that all ranks raised."""
-
-        def act(rank):
-            return self.custodies[rank].resume(
-                lambda context: self._load(lib, context), lambda m: True, False, read_only
-            )
-
-        out = self.each(lib, act)
-        said = {json.dumps(o, sort_keys=True) if isinstance(o, dict) else repr(o) for o in out}
-        if len(said) != 1:
-            raise Broken("the ranks resumed differently: %s" % said)
-        return out[0]
-
-    def _load(self, lib, context):
-        lib.fault_rank(-1)  # what load_fn does is the user's
-        with open(os.path.join(context.directory, "rank-%d.state" % context.rank), "rb") as f:
-            if f.read() != content(context.step, context.rank):
-                raise Broken("rank %d loaded something else than was saved at step %d" % (context.rank, context.step))
-        lib.fault_rank(context.rank if self.faulty else -1)
-
-    def periodic(self, lib, step):
-        """True once the checkpoint is complete."""
-        self.each(lib, lambda rank: self.savers[rank].periodic(step))
-        for s in self.savers:
-            s.wait(SECONDS)
-        return self.complete(step)
-
-    def round(self, lib, step):
-        saved = self.each(lib, lambda rank: self.savers[rank].asked(step, ()))
-        if any("error" in m for m in saved):
-            return False
-        files = [dict(f, rank=rank) for rank, m in enumerate(saved) for f in m["files"]]
-        about = {"req": "r", "step": step, "dir": saved[0]["dir"], "world_size": self.world, "files": files}
-        writer = self.world - 1
-        answers = self.each(lib, lambda rank: self.savers[rank].manifest(about) if rank == writer else {})
-        return "crc32" in answers[writer]
-
-    def complete(self, step):
-        names = [n for n in os.listdir(self.root) if n.startswith("step-%d.attempt-%d" % (step, self.attempt))]
-        return any(os.path.exists(os.path.join(self.root, n, checkpoint.MANIFEST)) for n in names)
-
-    def end(self):
-        for c in self.custodies:
-            c.end()
-
-
-# ---- what is there before
-
-
-def prepare(root, world, lib):
-    """Steps 10 and 20 complete, 30 complete and damaged, 35 cut short; all of attempt 1."""
-    gang = Gang(root, world, 1, lambda error: None)
-    gang.resume(lib)
-    for step in (10, 20):
-        assert gang.periodic(lib, step)
-    for s in gang.savers:
-        s._keep = 3
-    assert gang.periodic(lib, 30)
-    gang.each(lib, lambda rank: gang.savers[rank].asked(35, ()))
-    gang.end()
-    path = os.path.join(root, "step-30.attempt-1", "rank-%d.state" % (world - 1))
-    with open(path, "r+b") as f:
-        f.seek(7)
-        f.write(b"\xff")
-
-
-def listing(root):
-    found = {}
-    for base, _, files in os.walk(root):
-        for name in files:
-            with open(os.path.join(base, name), "rb") as f:
-                found[os.path.relpath(os.path.join(base, name), root)] = f.read()
-        found[os.path.relpath(base, root)] = None
-    return found
-
-
-# ---- one case
 
 
 def attempt(case, root, lib, say):
@@ -270,13 +82,6 @@ def succeed(case, root, lib, say, done):
     lib.fault_release()
 
 
-def manifests(root):
-    """Checkpoints of attempt 2 that are complete."""
-    return sorted(
-        n for n in os.listdir(root) if ".attempt-2" in n and os.path.exists(os.path.join(root, n, checkpoint.MANIFEST))
-    )
-
-
 def told(case, root, lib):
     """Run the case in a fork. (what it said, its exit status)."""
     until = time.monotonic() + 10  # a fork takes along the locks of other threads
@@ -286,6 +91,7 @@ def told(case, root, lib):
     pid = os.fork()
     if pid == 0:
         os.close(read)
+        faulthandler.dump_traceback_later(SECONDS - 5)
 
         def say(what, value):
             os.write(write, json.dumps([what, value]).encode() + b"\n")
@@ -311,15 +117,14 @@ def told(case, root, lib):
 def check(case, template, lib, scratch):
     """Run a case and judge what it left. Gives what it said; raises Broken."""
     root = os.path.join(scratch, "root")
-    for again in (True, False):  # on a busy machine a rare case is killed at its time limit and passes alone: a hang does not
-        shutil.rmtree(root, ignore_errors=True)
-        shutil.copytree(template, root)
-        lines, code = told(case, root, lib)
-        if code != -9 or not again:
-            break
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(template, root)
+    lines, code = told(case, root, lib)
     said = collections.defaultdict(list)
     for what, value in lines:
         said[what].append(value)
+    if code == -9:
+        raise Broken("it hangs: %d s; the stacks of all its threads are on stderr" % SECONDS)
     if said["broken"] or code not in (0, FENCED, CRASHED):
         raise Broken("%s (exit code %d)" % (said["broken"], code))
     judge_resume(case, said)
@@ -365,48 +170,10 @@ def judge_resume(case, said):
             raise Broken("resumed from %s, not from 20" % step)
 
 
-# ---- all cases
-
-
-SHARE = {1: 0.4, 2: 0.4, 8: 0.2}  # of the cases, by the number of ranks: those of 8 take the longest
-
-
-def cases(counts, seed):
-    """Every kind of fault at every counted call."""
-    rng = random.Random(seed)
-    found = collections.defaultdict(list)
-    for (scenario, world), per_thread in counts.items():
-        for thread, calls in per_thread:
-            for call in range(1, calls + 1):
-                found[world] += [
-                    Case(scenario, world, thread, call, ERROR, rng.choice(PASSING), 1),
-                    Case(scenario, world, thread, call, ERROR, rng.choice(ERRNOS), 1),
-                    Case(scenario, world, thread, call, ERROR, rng.choice(ERRNOS), FOREVER),
-                    Case(scenario, world, thread, call, ERROR, rng.choice(PASSING), TRIES),
-                    Case(scenario, world, thread, call, CRASH, 0, 1),
-                    Case(scenario, world, thread, call, FULL, 0, FOREVER),
-                    Case(scenario, world, thread, call, STALL, 0, 1),
-                ]
-    return [case for each in found.values() for case in each]
-
-
-def sample(every, amount, rng, even):
-    """So many of the cases (0: all), by SHARE unless even."""
-    if not amount or amount >= len(every):
-        return every
-    if even:
-        return rng.sample(every, amount)
-    chosen = []
-    for world, share in SHARE.items():
-        each = [case for case in every if case.world == world]
-        chosen += rng.sample(each, min(len(each), int(amount * share)))
-    return chosen
-
-
 def speed_up():
     storage.DELAYS = storage.IN_A_STEP = (0.0005, 0.0005)
     saver.POLL = (0.0005, 0.01)
-    saver.ASSEMBLE_WITHIN = 0.2
+    saver.Saver._given_up = Gang.given_up
     claims.BEAT_EVERY = 3600.0
 
 
@@ -473,70 +240,6 @@ def run(options, lib, scratch):
     calls = {"%s, %d ranks" % key: sum(c for _, c in value) for key, value in counts.items()}
     print(json.dumps({"cases": len(mine), "hit": hit, "failed": len(failed), "calls": calls, "seed": options.seed}))
     return 1 if failed else 0
-
-
-def without_retry():
-    storage.DELAYS = storage.IN_A_STEP = ()
-
-
-def without_fence():
-    claims.Claim.check = lambda self: None
-
-
-def without_read_only():
-    original = custody.Custody.resume
-
-    def resume(self, load_fn, accepts, fresh=False, read_only=False):
-        return original(self, load_fn, accepts, fresh, False)
-
-    custody.Custody.resume = resume
-
-
-def errors_as_damage():
-    """As it was before: an unreadable file is a damaged one."""
-
-    def verify(path, files, progress=None):
-        try:
-            original(path, files, progress)
-        except OSError as error:
-            raise checkpoint.Damaged(str(error)) from error
-
-    original, checkpoint.verify = checkpoint.verify, verify
-
-
-NEEDED_BY = {  # the cases among which a protection matters
-    "retry": lambda case: case.kind == ERROR and case.times == 1 and case.number in PASSING and case.thread < 8,
-    "fence": lambda case: case.kind == STALL and case.scenario == "attempt",
-    "read-only": lambda case: case.scenario == "reader",
-    "damage": lambda case: case.kind == ERROR and case.times == TRIES and case.thread < 8,
-}
-BREAKS = {
-    "retry": without_retry,
-    "fence": without_fence,
-    "read-only": without_read_only,
-    "damage": errors_as_damage,
-}
-
-
-def preloaded(argv):
-    """Build the shim and start again with it."""
-    with tempfile.TemporaryDirectory() as directory:
-        library = os.path.join(directory, "fault.so")
-        subprocess.run(
-            [
-                os.environ.get("CC", "cc"),
-                "-O1",
-                "-shared",
-                "-fPIC",
-                "-o",
-                library,
-                os.path.join(HERE, "fault.c"),
-                "-ldl",
-            ],
-            check=True,
-        )
-        env = dict(os.environ, LD_PRELOAD=library, PYTHONDONTWRITEBYTECODE="1")
-        return subprocess.run([sys.executable, __file__, *(sys.argv[1:] if argv is None else argv)], env=env).returncode
 
 
 if __name__ == "__main__":
