@@ -2,7 +2,9 @@
 
 Promises: a call is left out only after both were seen: a call before which gradients changed and no parameter did, and
 two before which a parameter did. So an optimizer whose work cannot be seen (a replayed CUDA graph, a copy through
-`.data`) costs no step, also where parameters are loaded or broadcast once. Scripts that call `step` once an optimizer step stop paying for this after LEARN calls."""
+`.data`) costs no step, also where parameters are loaded or broadcast once. Scripts that call `step` once an optimizer
+step stop paying for this after LEARN calls.
+"""
 
 import torch
 

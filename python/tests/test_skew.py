@@ -24,11 +24,20 @@ def start(tmp_path):
     pod.mkdir()
     ckpt.mkdir()
     environ = dict(
-        os.environ, PYTHONPATH=str(REPOSITORY / "python"), PYTHONDONTWRITEBYTECODE="1", PITCREW_DIR=str(pod),
-        RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", PITCREW_ATTEMPT="3",
+        os.environ,
+        PYTHONPATH=str(REPOSITORY / "python"),
+        PYTHONDONTWRITEBYTECODE="1",
+        PITCREW_DIR=str(pod),
+        RANK="0",
+        LOCAL_RANK="0",
+        WORLD_SIZE="1",
+        PITCREW_ATTEMPT="3",
     )
     process = subprocess.Popen(
-        [sys.executable, str(REPOSITORY / "hook" / "testdata" / "rank.py"), str(ckpt)], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, str(REPOSITORY / "hook" / "testdata" / "rank.py"), str(ckpt)],
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 30
     while not (pod / "local-0.sock").exists():
@@ -54,7 +63,11 @@ def like(want, got, where):
             like(one, other, where)
     else:
         numbers = (int, float)
-        assert type(want) is type(got) or type(want) in numbers and type(got) in numbers, "%s: %r is not like %r" % (where, got, want)
+        assert type(want) is type(got) or (type(want) in numbers and type(got) in numbers), "%s: %r is not like %r" % (
+            where,
+            got,
+            want,
+        )
 
 
 def test_a_round_and_an_incident_go_through_with_the_agent_of_the_previous_release(tmp_path):
