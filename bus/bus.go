@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -57,6 +58,7 @@ type Bus struct {
 	at      string       // the server, as people are told of it
 	since   atomic.Int64 // when a connection was looked for, ns since 1970
 	failed  atomic.Pointer[error]
+	handles sync.Map // of buckets, by name
 }
 
 // Connect dials NATS. It does not wait for the server: a client that starts first connects when the server comes. Only

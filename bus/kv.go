@@ -40,7 +40,12 @@ func (k Bucket[T]) refusing(refused func(key string, err error)) Bucket[T] {
 	return k
 }
 
+// kv gives the bucket's handle. It is looked up once for each connection: a lookup asks the server, and another server may not have the bucket.
 func (k Bucket[T]) kv(ctx context.Context) (jetstream.KeyValue, error) {
+	link := k.b.nc.Stats().Reconnects
+	if h, ok := k.b.handles.Load(k.name); ok && h.(handle).link == link {
+		return h.(handle).kv, nil
+	}
 	kv, err := k.b.js.KeyValue(ctx, k.name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		if err = k.b.Wait(ctx); err == nil {
@@ -50,7 +55,14 @@ func (k Bucket[T]) kv(ctx context.Context) (jetstream.KeyValue, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", k.name, err)
 	}
+	k.b.handles.Store(k.name, handle{kv, link})
 	return kv, nil
+}
+
+// handle is a bucket as it was found over one connection.
+type handle struct {
+	kv   jetstream.KeyValue
+	link uint64 // reconnections before it was looked up
 }
 
 // Get reads the value and its revision.

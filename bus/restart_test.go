@@ -6,8 +6,11 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // soon is less than what a lost consumer's heartbeat takes to be missed, 10 s.
@@ -283,5 +286,44 @@ func TestAnEventThatIsDealtWithWhileTheServerRestartsHoldsUpNoOther(t *testing.T
 				}
 			}
 		})
+	}
+}
+
+// The handle of a bucket is kept for one connection, so that an operation is one question to the server and not two.
+func TestABucketIsLookedUpOnceForEachConnection(t *testing.T) {
+	s := restartable(t)
+	b := connect(t, s.URL())
+	if err := b.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lookups := func() *atomic.Int64 {
+		watch := connect(t, s.URL())
+		if err := watch.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var n atomic.Int64
+		if _, err := watch.nc.Subscribe("$JS.API.STREAM.INFO."+bucketStream+ControlBucket, func(*nats.Msg) { n.Add(1) }); err != nil {
+			t.Fatal(err)
+		}
+		if err := watch.nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		return &n
+	}
+	k := NewBucket[string](b, ControlBucket)
+	counted := lookups()
+	for n := range 10 {
+		key := fmt.Sprint("k", n)
+		puts(t, k, key, "v")
+		if _, _, err := NewBucket[string](b, ControlBucket).Get(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := counted.Load(); n > 1 {
+		t.Errorf("the server was asked %d times where the bucket is", n)
+	}
+	s.again(t.TempDir()) // another server: it has no bucket
+	if puts(t, k, "k0", "v"); !b.Connected() {
+		t.Error("not connected")
 	}
 }
