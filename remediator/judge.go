@@ -125,6 +125,12 @@ func (j *judge) Plan(e event.Event, f incident.Facts) (*incident.Plan, policy.Ju
 	return p, d
 }
 
+// Reach implements incident.Judge. Of events that no rule takes, people are told from severity warning on.
+func (j *judge) Reach(e event.Event) (acts, tells bool) {
+	r := j.policies.current().Reach(e)
+	return r.Acts, r.Notifies || r.Default && e.Data.Severity.AtLeast(event.Warning)
+}
+
 // MaxEventAge implements incident.Judge: the strictest of all policies, so that none is undercut.
 func (j *judge) MaxEventAge() time.Duration {
 	least := time.Duration(policy.DefaultGuards().MaxEventAge)

@@ -33,6 +33,14 @@ func (w *world) GangsAt(_ context.Context, t event.Target) (out []cluster.Gang, 
 	return out, nil
 }
 
+func (w *world) JobsAt(t event.Target) (uids []string) {
+	gangs, _ := w.GangsAt(context.Background(), t)
+	for _, g := range gangs {
+		uids = append(uids, g.Job.UID)
+	}
+	return uids
+}
+
 func (w *world) copy(g *gang) cluster.Gang {
 	c := g.Gang
 	c.Members = slices.Clone(g.Members)

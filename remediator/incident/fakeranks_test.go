@@ -152,6 +152,15 @@ func (w *world) Guards(p *Plan, f Facts, _ *ledger.Book) []guard.Verdict {
 	return []guard.Verdict{{Guard: guard.KillSwitch, Allowed: true, Asked: true}}
 }
 
+// Reach implements Judge by the plans that there are for the signal.
+func (w *world) Reach(e event.Event) (acts, tells bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, here := w.plans[e.Data.Cause.Signal()+" "+e.Data.Target.Node]
+	_, anywhere := w.plans[e.Data.Cause.Signal()]
+	return here || anywhere, true
+}
+
 func (w *world) MaxEventAge() time.Duration { return time.Minute }
 
 func (w *world) Known(_ context.Context, id string) (bool, error) {

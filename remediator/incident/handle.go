@@ -29,6 +29,10 @@ func (e *Engine) Handle(ctx context.Context, ev event.Event, o Origin) error {
 	if ev.Type != event.Fault && ev.Type != event.Anomaly {
 		return nil
 	}
+	if o.Observed == nil && e.idles(ev) {
+		e.count("no rule acts")
+		return nil
+	}
 	defer e.keys.lock("node/" + ev.Data.Target.Node)()
 	if s, _ := e.Conditions.Standing(ev); s == Holds {
 		o.Live = true // however late it is read, its node says now that it holds
@@ -54,6 +58,30 @@ func (e *Engine) Handle(ctx context.Context, ev event.Event, o Origin) error {
 		return nil
 	}
 	return e.Seen.Remember(ctx, ev.ID)
+}
+
+// idles reports that nothing can come of an event: no rule may act on it, nobody is told of it, and no open incident takes it in. Most events
+// of a cluster are such, so it collects no facts and asks no server.
+func (e *Engine) idles(ev event.Event) bool {
+	acts, tells := e.Judge.Reach(ev)
+	return !acts && !(tells && e.Ignored != nil) && !e.joins(ev.Data.Target)
+}
+
+// joins reports whether an open incident that still takes in echoes concerns the target.
+func (e *Engine) joins(t event.Target) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	takes := func(d *driver) bool {
+		i := d.now.Load()
+		return i.Open() && len(i.Joined) < maxJoined
+	}
+	if slices.ContainsFunc(e.byNode[t.Node], takes) {
+		return true
+	}
+	if len(e.byJob) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(e.Cluster.JobsAt(t), func(uid string) bool { d := e.byJob[uid]; return d != nil && takes(d) })
 }
 
 // handling is one event while it is dealt with. Whether it was dealt with before is only asked where something is to be done about it.
@@ -154,7 +182,7 @@ func (e *Engine) concern(ctx context.Context, h *handling, g *cluster.Gang) erro
 	if observed != nil && (plan == nil || plan.Mode == policy.Observe || e.Now().Sub(observed.Opened) > plan.TakeUpWithin) {
 		return errObserves
 	}
-	if plan != nil || d != nil || decision.Outcome == policy.Tell {
+	if plan != nil || d == nil && decision.Outcome == policy.Tell && e.Ignored != nil { // a record knows its own echoes
 		if known, err := h.before(ctx); known || err != nil {
 			return err
 		}
@@ -167,7 +195,7 @@ func (e *Engine) concern(ctx context.Context, h *handling, g *cluster.Gang) erro
 		if e.Ignored != nil {
 			e.Ignored(ev, facts, decision)
 		}
-		e.Log.Info("event noted", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "node", t.Node, "outcome", decision.Outcome, "why", decision.Why, "detail", decision.Detail)
+		e.Log.Debug("event noted", "id", ev.ID, "signal", ev.Data.Cause.Signal(), "node", t.Node, "outcome", decision.Outcome, "why", decision.Why, "detail", decision.Detail)
 		return nil
 	}
 	if g == nil && d == nil && !plan.Has(policy.Cordon) { // a rank of a pod that is no more, say

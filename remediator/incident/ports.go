@@ -18,6 +18,7 @@ import (
 // object is no longer the one meant.
 type Cluster interface {
 	GangsAt(ctx context.Context, t event.Target) ([]cluster.Gang, error)
+	JobsAt(t event.Target) []string
 	Gang(ctx context.Context, job event.Job) (cluster.Gang, error)
 	Node(name string) (*fleet.Node, error)
 	FleetWithout(podUIDs ...string) []*fleet.Node
@@ -51,6 +52,9 @@ type Checkpointer interface {
 type Judge interface {
 	// Plan is what policy says of the event, with the whole decision; nil when no rule acts on it.
 	Plan(e event.Event, f Facts) (*Plan, policy.Judgement)
+	// Reach bounds what Plan may say of the event, whatever the facts are: whether a rule may act on it, and whether policy may want people
+	// to be told of it. It is asked of every event, before any fact is collected.
+	Reach(e event.Event) (acts, tells bool)
 	// Guards judges the plan against the present state of things and the ledger's book; all must allow. The ledger calls it in its critical
 	// section, so it asks no server.
 	Guards(p *Plan, f Facts, b *ledger.Book) []guard.Verdict

@@ -25,7 +25,9 @@ type page struct {
 	hash  string
 	exact map[string][]bool // by signal: which rules list it by name; nil for a signal that no rule lists
 	globs []bool            // rules with a pattern, which every signal has to try
-	lists []string          // of each rule, its signals for people
+	// notifies are the rules that only notify.
+	notifies []bool
+	lists    []string // of each rule, its signals for people
 }
 
 // NewBook prepares policies, whatever their order.
@@ -47,13 +49,13 @@ func NewBook(ps []Policy) *Book {
 func newPage(p Policy) page {
 	p.Spec.Rules = slices.Clone(p.Spec.Rules)
 	n := len(p.Spec.Rules)
-	out := page{Policy: p, hash: p.Hash(), exact: map[string][]bool{}, globs: make([]bool, n), lists: make([]string, n)}
+	out := page{Policy: p, hash: p.Hash(), exact: map[string][]bool{}, globs: make([]bool, n), lists: make([]string, n), notifies: make([]bool, n)}
 	for i := range p.Spec.Rules {
 		w := &p.Spec.Rules[i].When
 		if w.Expr != "" && w.program == nil { // of a policy that was built in Go; a fault shows when it runs
 			w.program, _ = compile(w.Expr)
 		}
-		out.lists[i] = list(w.Signal)
+		out.lists[i], out.notifies[i] = list(w.Signal), onlyNotifies(p.Spec.Rules[i])
 		for _, s := range w.Signal {
 			if isGlob(s) {
 				out.globs[i] = true
