@@ -45,6 +45,7 @@ func TestWhatAgentAndGatewayFindOfOneRankIsOneIncident(t *testing.T) {
 
 func TestARankThatWasComparedUnderAnotherJobsNameIsLeftAlone(t *testing.T) {
 	on(t, func(s *stage) {
+		s.plans["rank/straggler"] = s.plans["rank/hung"]
 		e := s.straggler("train", 0)
 		e.Data.Target.Job.UID = "job-other"
 		s.says(e)
