@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,24 +30,12 @@ func (c *Chooser) Choose(move Move) Decision {
 		keep = len(c.nodes)
 	}
 	best := shortlist{keep: keep, less: func(a, b int) bool { return c.before(m, a, b) }}
-	prefer, preferred := -1, false
+	prefer := -1
 	if move.Prefer != "" {
 		prefer = c.find(move.Prefer)
 	}
-	var counts [32]int
-	ill := -1
-	for i := range c.nodes {
-		r := c.reason(m, i)
-		counts[r]++
-		switch {
-		case r == eligible && i == prefer:
-			preferred = true
-		case r == eligible:
-			best.offer(i)
-		case order[r] == OpenCondition && ill < 0:
-			ill = i
-		}
-	}
+	preferred := prefer >= 0 && c.reason(m, prefer) == eligible
+	counts := c.survey(m, prefer, &best)
 	d := Decision{Eligible: counts[eligible]}
 	if m.faulty < 0 { // without its labels nobody can tell what is equivalent to it, and a guess would be a silent downgrade
 		d.Eligible = 0
@@ -84,7 +73,7 @@ func (c *Chooser) Choose(move Move) Decision {
 		}
 	}
 	if len(ranked) == 0 {
-		d.Reason = c.nothing(m, d.Rejected, ill)
+		d.Reason = c.nothing(m, d.Rejected)
 		return d
 	}
 	first := d.Candidates[0]
@@ -183,7 +172,7 @@ func (c *Chooser) difference(m *measure, best, i int) string {
 			if r.what == "recent faults" {
 				return "it had a fault in the last " + RecentFault.String()
 			}
-			return fmt.Sprintf("%s: %d, %s has %d", r.what, y, c.nodes[best].Name, x)
+			return r.what + ": " + strconv.FormatInt(y, 10) + ", " + c.nodes[best].Name + " has " + strconv.FormatInt(x, 10)
 		}
 	}
 	return "equal to " + c.nodes[best].Name + ", which comes first by name"
@@ -199,9 +188,9 @@ func (c *Chooser) about(m *measure, k Candidate) string {
 	case c.Mode == SameNode:
 		return "the job goes back to where it was"
 	case k.TierLoss == 0:
-		out = fmt.Sprintf("same class, not farther from %s than %s", to, m.Faulty)
+		out = "same class, not farther from " + to + " than " + m.Faulty
 	default:
-		out = fmt.Sprintf("same class, %s farther from %s than %s", tiers(k.TierLoss), to, m.Faulty)
+		out = "same class, " + tiers(k.TierLoss) + " farther from " + to + " than " + m.Faulty
 	}
 	if c.nodes[c.find(k.Node)].Labels[SpareLabel] == "true" {
 		out += ", a spare"
@@ -210,7 +199,7 @@ func (c *Chooser) about(m *measure, k Candidate) string {
 }
 
 // nothing says what stood in the way, most frequent first.
-func (c *Chooser) nothing(m *measure, rejected map[Reason]int, ill int) string {
+func (c *Chooser) nothing(m *measure, rejected map[Reason]int) string {
 	if c.Mode == SameNode {
 		k := c.candidate(m, m.faulty, c.reason(m, m.faulty))
 		return strings.TrimSuffix(fmt.Sprintf("the node itself cannot take it back: %s, %s", k.Reason, k.Detail), ", ")
@@ -241,7 +230,7 @@ func (c *Chooser) nothing(m *measure, rejected map[Reason]int, ill int) string {
 		return what + ": there is no other node"
 	}
 	out := what + ": " + strings.Join(parts, ", ")
-	if ill >= 0 {
+	if ill := slices.IndexFunc(c.reasonsOf(m), func(r uint8) bool { return r < eligible && order[r] == OpenCondition }); ill >= 0 {
 		k := c.candidate(m, ill, rank(OpenCondition))
 		out += fmt.Sprintf("; mend %s (%s): a node is free again as soon as its agent says that it is well", k.Node, k.Detail)
 	}
@@ -258,14 +247,15 @@ type shortlist struct {
 // sortAll is the length from which a list is sorted at the end and not as it grows.
 const sortAll = 128
 
-func (s *shortlist) offer(i int) {
+// offer reports whether a node is among the best so far.
+func (s *shortlist) offer(i int) bool {
 	if s.keep > sortAll {
 		s.list = append(s.list, i)
-		return
+		return true
 	}
 	if len(s.list) == s.keep {
 		if !s.less(i, s.list[s.keep-1]) {
-			return
+			return false
 		}
 		s.list = s.list[:s.keep-1]
 	}
@@ -278,6 +268,7 @@ func (s *shortlist) offer(i int) {
 		}
 	}
 	s.list = slices.Insert(s.list, at, i)
+	return true
 }
 
 func (s *shortlist) sorted() []int {

@@ -17,7 +17,7 @@ type Chooser struct {
 
 	reasons  []uint8 // by node: the rank of the first fixed reason against it
 	keys     []uint64
-	excluded map[int]bool
+	excluded []bool   // faulty as well; none where the job goes back to its own node
 	holds    []uint16 // by node: peers on it
 	taken    []uint16 // by node: members that were placed there since
 	peers    []*fleet.Node
@@ -25,7 +25,8 @@ type Chooser struct {
 
 	classes    map[string][]bool
 	topologies map[string]*topology
-	losses     []int32 // by place, of the present move
+	fields     []*field // of the moves so far
+	losses     []int32  // by place, of the present move
 }
 
 // Move is one member that needs another node.
@@ -44,7 +45,7 @@ func NewChooser(r Request, nodes []*fleet.Node) *Chooser {
 	if !slices.IsSortedFunc(nodes, byName) {
 		nodes = slices.SortedStableFunc(slices.Values(nodes), byName)
 	}
-	c := &Chooser{Request: r, nodes: nodes, reasons: make([]uint8, len(nodes)), keys: make([]uint64, len(nodes)), excluded: map[int]bool{},
+	c := &Chooser{Request: r, nodes: nodes, reasons: make([]uint8, len(nodes)), keys: make([]uint64, len(nodes)), excluded: make([]bool, len(nodes)),
 		holds: make([]uint16, len(nodes)), taken: make([]uint16, len(nodes)), classes: map[string][]bool{}, topologies: map[string]*topology{}}
 	if c.Mode == "" {
 		c.Mode = Equivalent
@@ -68,7 +69,7 @@ func NewChooser(r Request, nodes []*fleet.Node) *Chooser {
 		c.add(p)
 	}
 	for _, name := range r.Exclude {
-		if i := c.find(name); i >= 0 {
+		if i := c.find(name); i >= 0 && c.Mode != SameNode {
 			c.excluded[i] = true
 		}
 	}
@@ -109,9 +110,11 @@ func (c *Chooser) carry(n *fleet.Node, by int) {
 
 // judge looks for fixed reasons against a node, and ranks it if there are none.
 func (c *Chooser) judge(i int) {
+	c.drop(i)
 	if c.reasons[i] = c.fixedRank(i); c.reasons[i] == eligible {
 		c.keys[i] = c.key(i)
 	}
+	c.put(i)
 }
 
 // Take counts a member in that has been given a node: others measure their distance to it, and its room is used.
@@ -209,20 +212,26 @@ func (c *Chooser) topologyFor(faulty *fleet.Node, alone bool) *topology {
 
 // reason is the rank of the first reason against a node for this move.
 func (c *Chooser) reason(m *measure, i int) uint8 {
-	r := c.reasons[i]
 	switch {
 	case c.Mode == SameNode && i != m.faulty:
 		return rankNotSame
-	case c.Mode != SameNode && (i == m.faulty || c.excluded[i]):
+	case c.Mode != SameNode && i == m.faulty:
 		return rankFaulty
-	case m.failed != nil && m.failed[i]:
-		return rankFailed
-	case r > rankClass && !m.inClass[i]:
-		return rankClass
-	case r == eligible && c.Mode == Equivalent && int(c.losses[m.topology.of[i]]) > c.MaxTierLoss:
+	}
+	r := c.standing(&field{inClass: m.inClass, failed: m.failed}, i)
+	if r == eligible && c.Mode == Equivalent && int(c.losses[m.topology.of[i]]) > c.MaxTierLoss {
 		return rankTooFar
 	}
 	return r
+}
+
+// reasonsOf are the reasons against all nodes.
+func (c *Chooser) reasonsOf(m *measure) []uint8 {
+	out := make([]uint8, len(c.nodes))
+	for i := range out {
+		out[i] = c.reason(m, i)
+	}
+	return out
 }
 
 // Check says what would become of one node, as Choose does of all: Chosen if it could be chosen. ok is false for a node that is not there.

@@ -12,6 +12,7 @@ type topology struct {
 	tiers   []string
 	flat    []bool             // by tier: an NVLink domain, which no wider tier contradicts
 	values  []map[string]int32 // by tier: the label's values as numbers; 0 is no value
+	last    []label            // by tier: the value that was read last; neighbors by name mostly share it
 	at      [][]int32          // by place: its value in each tier
 	index   map[string]int32   // of a place by its values
 	of      []int32            // by node: its place
@@ -21,10 +22,16 @@ type topology struct {
 	size    int
 }
 
+// label is the value of a label and its number.
+type label struct {
+	value string
+	id    int32
+}
+
 // newTopology keeps the tiers that are asked for. Tiers that neither the faulty node nor a peer carries say nothing about the gang, and
 // would make one step away look like several. The candidates are not asked, so that no candidate changes how another is measured.
 func newTopology(tiers []string, nodes []*fleet.Node) *topology {
-	t := &topology{tiers: tiers, index: map[string]int32{}, of: make([]int32, len(nodes))}
+	t := &topology{tiers: tiers, index: map[string]int32{}, of: make([]int32, len(nodes)), last: make([]label, len(tiers))}
 	for _, l := range tiers {
 		t.flat = append(t.flat, nvlinkLabels[l])
 		t.values = append(t.values, map[string]int32{"": 0})
@@ -43,12 +50,16 @@ func newTopology(tiers []string, nodes []*fleet.Node) *topology {
 func (t *topology) read(n *fleet.Node, row []int32) {
 	for k, l := range t.tiers {
 		value := n.Labels[l]
+		if value == t.last[k].value {
+			row[k] = t.last[k].id
+			continue
+		}
 		id, ok := t.values[k][value]
 		if !ok {
 			id = int32(len(t.values[k]))
 			t.values[k][value] = id
 		}
-		row[k] = id
+		row[k], t.last[k] = id, label{value, id}
 	}
 }
 

@@ -183,11 +183,15 @@ func classOf(labels []string, faulty *fleet.Node, peers []*fleet.Node) map[strin
 
 // inClass says of each node whether it has the class that is wanted. Members of a gang mostly want the same one.
 func (c *Chooser) inClass(want map[string]string) []bool {
-	key := fmt.Sprint(want) // maps print sorted by key
+	labels := slices.Sorted(maps.Keys(want))
+	var b strings.Builder
+	for _, l := range labels {
+		b.WriteString(l + "\x00" + want[l] + "\x00")
+	}
+	key := b.String()
 	if in, ok := c.classes[key]; ok {
 		return in
 	}
-	labels := slices.Collect(maps.Keys(want))
 	in := make([]bool, len(c.nodes))
 	for i, n := range c.nodes {
 		in[i] = true
