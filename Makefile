@@ -11,7 +11,10 @@ LDFLAGS := -s -w -X github.com/pitcrew/pitcrew/cmd/version.revision=$(shell git 
 PY      := sandbox/python.sh
 OUT     := bench/out
 
-.PHONY: build gateway accelerators image demo test test-full lint setup clean bench-recovery bench-storm bench-hook bench-latency bench-agent bench-detector fuzz
+.PHONY: help build gateway accelerators image demo test test-full verify golden lint setup clean bench-recovery bench-storm bench-hook bench-latency bench-agent bench-detector fuzz
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: bin/libdcgm.so.4 ## the three programs, and the stub of libdcgm that the sandbox uses
 	go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -59,7 +62,17 @@ test-full: test $(TORCH)/ready ## test, then the builds of gateways and of other
 	$(TORCH)/bin/python3 -m pytest -q python/tests
 	$(MAKE) fuzz
 
-lint: ## staticcheck and ruff
+verify: | bin/pitcrew ## what a change must pass before review: format, vet, lint, language, generated files; changes nothing
+	GO_TAGS=$(TAGS) tools/verify.sh
+
+golden: ## rewrite every generated file: golden files, tables in docs/, the ratchet of the language check
+	go test -tags $(TAGS) $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update
+	go -C tools run ./language -root .. -update
+
+bin/pitcrew: # the programs are there; only build decides whether they are current
+	$(MAKE) build
+
+lint: | bin/pitcrew ## staticcheck and ruff
 	go tool -modfile=tools/go.mod staticcheck -tags $(TAGS) ./...
 	$(PY) -m ruff check python sandbox/trainer
 

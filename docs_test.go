@@ -3,6 +3,7 @@ package pitcrew_test
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -19,7 +20,7 @@ var (
 	notInSlug  = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// pages are README.md and all of docs/, without what stands in code.
+// pages are the pages of the root and all of docs/, without what is in code.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -30,7 +31,9 @@ func pages(t *testing.T) map[string]string {
 		}
 		out[path] = mdFence.ReplaceAllString(string(b), "")
 	}
-	read("README.md")
+	for _, page := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"} {
+		read(page)
+	}
 	err := filepath.WalkDir("docs", func(path string, _ fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".md") {
 			read(path)
@@ -127,7 +130,7 @@ func TestEachAlertLinksToARunbookThatSaysWhatToDo(t *testing.T) {
 			t.Errorf("%s: %s leads to no page: %v", name, url, err)
 			continue
 		}
-		for _, says := range []string{"# " + name + "\n", "**What it means.**", "**Is my job in danger?**", "**What Pitcrew does by itself.**", "**Escalate**", "pitcrew "} {
+		for _, says := range []string{"# " + name + "\n", "**What it means.**", "**Is my job in danger?**", "**What Pitcrew does automatically.**", "**Escalate**", "pitcrew "} {
 			if !strings.Contains(string(page), says) {
 				t.Errorf("the runbook of %s does not say %q", name, says)
 			}
@@ -143,6 +146,26 @@ func TestEachAlertLinksToARunbookThatSaysWhatToDo(t *testing.T) {
 	for _, p := range pages {
 		if name := strings.TrimSuffix(filepath.Base(p), ".md"); name != "README" && alerts[name] == "" {
 			t.Errorf("%s: there is no such alert", p)
+		}
+	}
+}
+
+func TestMakeHelpListsEachTarget(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	help, err := exec.Command("make", "-s", "--no-print-directory", "help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	phony := regexp.MustCompile(`(?m)^\.PHONY: (.+)$`).FindStringSubmatch(string(makefile))
+	if phony == nil {
+		t.Fatal("the Makefile has no .PHONY")
+	}
+	for _, target := range strings.Fields(phony[1]) {
+		if !regexp.MustCompile(`(?m)^  ` + regexp.QuoteMeta(target) + ` +\S`).Match(help) {
+			t.Errorf("make help does not list %s: add ## and what it does to its line", target)
 		}
 	}
 }
