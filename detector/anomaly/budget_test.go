@@ -80,6 +80,6 @@ func TestSignalsOfAGpuAndItsRankAreAsManyAsTheBudgetSays(t *testing.T) {
 		}
 	}
 	if n != 21 {
-		t.Errorf("%d series that can be witnesses; docs/detection.md speaks of 21", n)
+		t.Errorf("%d series that can be witnesses; docs/detection-formulas.md speaks of 21", n)
 	}
 }

@@ -34,7 +34,7 @@ type pattern struct {
 
 // How many thresholds one witness of a small group must reach, so that chance alone does not make a group of it. With the
 // exponential tail that thresholds are made from, z of them are passed exp(-7.5·(z-1)) times as often as one, or more rarely: 1/43,
-// 1/1,800 and 1/3,000,000. docs/detection.md, "From the rate to incidents"; a test adds it up.
+// 1/1,800 and 1/3,000,000. docs/detection-formulas.md, "From the rate to incidents"; a test adds it up.
 const (
 	strong   = 1.5
 	stronger = 2.0

@@ -3,7 +3,7 @@
 // rank come to together.
 //
 // It promises: a finding of one signal alone is information and nothing more; a warning needs witnesses of different families
-// within a window, or one that is certain (docs/detection.md has the arithmetic); set-up is never judged; a finding that is open
+// within a window, or one that is certain (docs/detection-formulas.md has the arithmetic); set-up is never judged; a finding that is open
 // when the process ends is not said again by the next; what people said (acknowledge, mute, accept) holds at once; memory is
 // bounded whatever the labels; and an Engine never reads a clock: the time is given with each batch.
 //

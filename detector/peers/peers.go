@@ -7,7 +7,7 @@
 // while nothing changes. The caller makes groups of one role and one signal in which slow means high: compute time or launch
 // latency, never the step time of a synchronous job, which is the same for all.
 //
-// The method and its measured weaknesses are in docs/detection.md.
+// The method and its measured weaknesses are in docs/detection-formulas.md.
 package peers
 
 import (

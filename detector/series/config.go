@@ -45,7 +45,7 @@ type Config struct {
 	MaxContext int           // facility contexts (season, rarity, period), 9 KB each; default 4096
 }
 
-// AskedShipped is the shipped rate of false onsets per series-hour of one uncorroborated series. docs/detection.md has the
+// AskedShipped is the shipped rate of false onsets per series-hour of one uncorroborated series. docs/detection-formulas.md has the
 // arithmetic from it to the budget of incidents.
 const AskedShipped = 0.05
 

@@ -7,5 +7,5 @@
 // sample moves a learnt baseline by at most three scales times its learning rate.
 //
 // It does not compare series with each other (package peers does) and knows nothing of OpenTelemetry, labels or files. The
-// method, its formulas and its measured weaknesses are in docs/detection.md.
+// method, its formulas and its measured weaknesses are in docs/detection-formulas.md.
 package series

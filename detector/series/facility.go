@@ -3,7 +3,7 @@ package series
 import "math"
 
 // The decision of the facility profile. Evidence is in nats, the natural logarithm of one over a probability. The numbers were
-// chosen on half of the Numenta benchmark, one set for all streams; docs/detection.md shows how the result moves with each.
+// chosen on half of the Numenta benchmark, one set for all streams; docs/detection-formulas.md shows how the result moves with each.
 const (
 	facWarm       = 150    // samples before rarity is counted
 	facSettle     = 50     // samples after it before a series is judged
