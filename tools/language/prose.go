@@ -40,6 +40,7 @@ func blocks(page string) (out []block, wide []int) {
 	var open *block
 	end := func() {
 		if open != nil {
+			open.text = plain(open.text)
 			out = append(out, *open)
 			open = nil
 		}
@@ -84,18 +85,18 @@ func blocks(page string) (out []block, wide []int) {
 			out = append(out, block{line: n, text: plain(heading.ReplaceAllString(bare, "")), heading: true})
 		case item.MatchString(line):
 			end()
-			open = &block{line: n, text: plain(item.ReplaceAllString(line, ""))}
+			open = &block{line: n, text: item.ReplaceAllString(line, "")}
 		case open != nil:
-			open.text += " " + plain(bare)
+			open.text += " " + bare
 		default:
-			open = &block{line: n, text: plain(bare)}
+			open = &block{line: n, text: bare}
 		}
 	}
 	end()
 	return out, wide
 }
 
-// plain takes the marks of Markdown out of a line.
+// plain takes the marks of Markdown out of a text.
 func plain(line string) string {
 	line = image.ReplaceAllString(line, "")
 	line = inlineCode.ReplaceAllString(line, "Code")
