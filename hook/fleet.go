@@ -22,9 +22,10 @@ type FleetOptions struct {
 // Fleet is every training pod of this node: its ranks, their rings and sessions, and its launcher. One Fleet is shared by all
 // who need it in a process, so that each socket has one connection.
 type Fleet struct {
-	opts  FleetOptions
-	lives census
-	ranks atomic.Int64 // of all pods
+	opts   FleetOptions
+	lives  census
+	reaper reaper
+	ranks  atomic.Int64 // of all pods
 
 	cancel context.CancelFunc
 	ctx    context.Context
@@ -88,6 +89,7 @@ func (f *Fleet) Start() {
 func (f *Fleet) Close() {
 	f.cancel()
 	f.tasks.Wait()
+	f.reaper.close()
 	f.mu.Lock()
 	subs, pods := f.subscribers, f.pods
 	f.subscribers, f.pods = map[*subscriber]struct{}{}, map[string]*Pod{}
@@ -225,7 +227,7 @@ func (p *Pod) rank(local int) *Rank {
 	defer p.mu.Unlock()
 	if !ok {
 		r = &Rank{pod: p, local: local}
-		r.peer = newPeer(p.dir, SocketName(local), p.account, r)
+		r.peer = newPeer(p.dir, SocketName(local), p.account, &p.fleet.reaper, r)
 		p.ranks[local] = r
 		p.fleet.ranks.Add(1)
 		p.start(r.peer)
@@ -268,7 +270,7 @@ func (p *Pod) launch() *Launcher {
 	defer p.mu.Unlock()
 	if p.launcher == nil {
 		p.launcher = &Launcher{pod: p, changed: make(chan struct{})}
-		p.launcher.peer = newPeer(p.dir, LauncherSocket, p.account, p.launcher)
+		p.launcher.peer = newPeer(p.dir, LauncherSocket, p.account, &p.fleet.reaper, p.launcher)
 		p.start(p.launcher.peer)
 	}
 	return p.launcher

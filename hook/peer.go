@@ -41,6 +41,7 @@ type peer struct {
 	name    string
 	events  peerEvents
 	account *account      // of the pod
+	reaper  *reaper       // of the fleet
 	kick    chan struct{} // the file may have changed
 
 	mu      sync.Mutex
@@ -50,8 +51,8 @@ type peer struct {
 	changed chan struct{}
 }
 
-func newPeer(dir *Dir, name string, a *account, events peerEvents) *peer {
-	return &peer{dir: dir, name: name, events: events, account: a, kick: make(chan struct{}, 1), changed: make(chan struct{})}
+func newPeer(dir *Dir, name string, a *account, r *reaper, events peerEvents) *peer {
+	return &peer{dir: dir, name: name, events: events, account: a, reaper: r, kick: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
 // Bounds of redialling.
@@ -263,19 +264,10 @@ func (p *peer) converse(ctx context.Context, s *Session, l *life) (*life, error)
 			}
 		case <-greeted:
 			greeted = nil
-			h, _ := s.Hello()
-			again := l.greeted
-			if again && !p.events.same(l.hello, h) {
-				// The same number, or one that cannot be seen, but another process or attempt.
-				proc, _ := p.watch(pid)
-				p.end(l)
-				l, again = &life{pid: pid, proc: proc}, false
-			}
-			l.hello, l.greeted = h, true
-			if err := p.events.greeted(l, s, again); err != nil {
+			var err error
+			if l, err = p.greet(s, l); err != nil {
 				return l, err
 			}
-			p.set(s, true)
 		case m, ok := <-s.Messages():
 			if !ok {
 				if err := s.Err(); errors.Is(err, ErrProtocol) {
@@ -288,13 +280,33 @@ func (p *peer) converse(ctx context.Context, s *Session, l *life) (*life, error)
 	}
 }
 
+// greet takes a session's Hello and returns whose it is. It is not part of converse: copies of a Hello would make the stack of each
+// session's goroutine twice as large for as long as the session lasts.
+func (p *peer) greet(s *Session, l *life) (*life, error) {
+	h, _ := s.Hello()
+	again := l.greeted
+	if again && !p.events.same(l.hello, h) {
+		// The same number, or one that cannot be seen, but another process or attempt.
+		pid := s.PeerPID()
+		proc, _ := p.watch(pid)
+		p.end(l)
+		l, again = &life{pid: pid, proc: proc}, false
+	}
+	l.hello, l.greeted = h, true
+	if err := p.events.greeted(l, s, again); err != nil {
+		return l, err
+	}
+	p.set(s, true)
+	return l, nil
+}
+
 // watch starts to wait for the end of the process that listens. One that has ended while a child of it holds the socket open
 // is as good as nobody.
 func (p *peer) watch(pid int) (*process, error) {
 	if pid == 0 {
 		return nil, nil
 	}
-	proc, err := watchProcess(pid)
+	proc, err := p.reaper.watch(pid)
 	if errors.Is(err, errNoProcess) {
 		return nil, errors.Join(ErrNobodyListens, err)
 	}
