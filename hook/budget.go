@@ -292,10 +292,18 @@ func (a *account) keep(old, new int) bool {
 	return fits
 }
 
-// hold takes room for n more bytes of messages that have not ended; free gives it back.
-func (a *account) hold(n int) bool {
+// lessRoom is by what the line buffers of a pod shrink that was over a budget lately.
+const lessRoom = 4
+
+// hold takes room for n more bytes of messages that have not ended; free gives it back. An answer that was asked for has all the room
+// also in a pod that was over a budget.
+func (a *account) hold(n int, answer bool) bool {
 	a.mu.Lock()
-	fits := a.lines+n <= a.budget.LineBufferBytes
+	room := a.budget.LineBufferBytes
+	if !answer && !a.last.IsZero() && a.now().Sub(a.last) < a.budget.Penalty {
+		room /= lessRoom
+	}
+	fits := a.lines+n <= room
 	if fits {
 		a.lines += n
 	}

@@ -98,6 +98,62 @@ func TestLongLinesOfOnePodHoldNoMoreThanItsLineBuffers(t *testing.T) {
 	}
 }
 
+func TestAPodOverItsBudgetHoldsAQuarterOfALineAndOfAnAnswerAllThatWasAskedFor(t *testing.T) {
+	const long = 50_000
+	for _, c := range []struct {
+		name, line string
+		over, asks bool
+		least      int
+		most       int
+	}{
+		{"an error of a pod within its budget", `{"t":"error","error":"`, false, false, long, 64 << 10},
+		{"an error of a pod over its budget", `{"t":"error","error":"`, true, false, 0, 16 << 10},
+		{"an answer that was asked for, of a pod over its budget", `{"t":"saved","req":"`, true, true, long, 64 << 10},
+		{"an answer that nobody asked for", `{"t":"saved","req":"`, false, false, 0, 0},
+		{"a type that this version does not know", `{"t":"news","text":"`, false, false, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			hold, begin := make(chan struct{}), make(chan struct{})
+			d := serve(t, func(conn net.Conn) {
+				_, _ = io.WriteString(conn, helloLine)
+				<-begin
+				_, _ = io.WriteString(conn, c.line+strings.Repeat("x", long)) // never ends
+				<-hold
+			})
+			defer close(hold)
+			a := newAccount(Budget{Bytes: Rate{1 << 20, 1 << 20}}, nil)
+			s, err := dial(context.Background(), d, SocketName(0), a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			<-s.Greeted()
+			if c.over {
+				a.exceed(Messages, 1)
+			}
+			if c.asks {
+				ctx, cancel := context.WithCancel(context.Background())
+				ended := make(chan struct{})
+				go func() { defer close(ended); _, _ = s.Request(ctx, Go{Req: "r", Attempt: 1}) }()
+				defer func() { cancel(); <-ended }()
+				for !s.asked(Saved{}.kind()) {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			close(begin)
+			held := 0
+			for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end) || held < c.least && time.Now().Before(end.Add(5*time.Second)); time.Sleep(5 * time.Millisecond) {
+				a.mu.Lock()
+				held = max(held, a.lines)
+				a.mu.Unlock()
+			}
+			if held < c.least || held > c.most {
+				t.Errorf("%d bytes are held, want %d to %d", held, c.least, c.most)
+			}
+		})
+	}
+}
+
 func TestArraysAreCappedWhileTheyAreDecoded(t *testing.T) {
 	line := []byte(floods["groups"])
 	var before, after runtime.MemStats

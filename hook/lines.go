@@ -20,11 +20,13 @@ const chunkSize = 8 << 10
 var chunks = sync.Pool{New: func() any { return new([chunkSize]byte) }}
 
 // lineReader splits what a peer sends into lines and stays within the pod's budget. It reads no faster than the budget of bytes
-// allows: what a pod sends beyond it stays in the pod's own socket. It keeps the beginning of a line only if its type may be that long.
+// allows: what a pod sends beyond it stays in the pod's own socket. It keeps the beginning of a line only if its type may be that long and
+// the message would be decoded.
 type lineReader struct {
 	account *account
 	credit  func(n int) (rest int)   // takes n bytes from those of an answer that was asked for
 	admit   func(line []byte) error  // an error ends the session
+	wanted  func(kind string) bool   // whether a message of this type would be decoded
 	pause   func(time.Duration) bool // false at the session's end
 
 	partial []byte
@@ -124,11 +126,11 @@ func (r *lineReader) take(piece []byte, ends bool) error {
 // extend keeps a piece of a line that is not complete, or decides to leave the line out.
 func (r *lineReader) extend(piece []byte) error {
 	head := append(make([]byte, 0, 128), r.partial[:min(len(r.partial), 64)]...)
-	kind, _, broken := kindOf(append(head, piece[:min(len(piece), 64)]...))
+	kind, known, broken := kindOf(append(head, piece[:min(len(piece), 64)]...))
 	if broken {
 		return fmt.Errorf("%w: not a message", ErrProtocol)
 	}
-	if len(r.partial)+len(piece) > longest(kind) || !r.account.hold(len(piece)) {
+	if known && !r.wanted(kind) || len(r.partial)+len(piece) > longest(kind) || !r.account.hold(len(piece), admissions[kind] == answer) {
 		r.drop()
 		r.skip = true
 		return nil

@@ -322,7 +322,7 @@ func (s *Session) read() {
 const maxAnswer = 8 << 20
 
 func (s *Session) readLines() error {
-	r := &lineReader{account: s.account, credit: s.spend, admit: s.admit, pause: s.pause}
+	r := &lineReader{account: s.account, credit: s.spend, admit: s.admit, wanted: s.wanted, pause: s.pause}
 	err := r.run(s.conn)
 	switch {
 	case err == nil || errors.Is(err, io.EOF):
@@ -366,6 +366,17 @@ func (s *Session) asked(kind string) bool {
 	return false
 }
 
+// wanted says whether a message of this type is decoded at all.
+func (s *Session) wanted(kind string) bool {
+	switch admissions[kind] {
+	case ignored:
+		return false
+	case answer:
+		return s.asked(kind)
+	}
+	return true
+}
+
 // admit decides on a line by its type alone and decodes what is left. Its error ends the session.
 func (s *Session) admit(line []byte) error {
 	kind, known, broken := kindOf(line)
@@ -386,17 +397,8 @@ func (s *Session) admit(line []byte) error {
 	} else if greeted && kind == (Hello{}).kind() {
 		return fmt.Errorf("%w: a second hello", ErrProtocol)
 	}
-	switch admissions[kind] {
-	case ignored:
+	if !s.wanted(kind) || admissions[kind] == budgeted && !s.account.take(Messages, 1) {
 		return nil
-	case answer:
-		if !s.asked(kind) {
-			return nil
-		}
-	case budgeted:
-		if !s.account.take(Messages, 1) {
-			return nil
-		}
 	}
 	if len(line) > longest(kind) {
 		s.account.exceed(Bytes, len(line))
