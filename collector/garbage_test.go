@@ -50,6 +50,38 @@ func TestGarbageIsCollectedBetweenBurstsAndOnlyWhenThereIsEnough(t *testing.T) {
 	<-ended
 }
 
+func TestTheMoreLivesTheLessGarbageMayBeOnTop(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	ticks, done, ended := make(chan time.Time), make(chan struct{}), make(chan struct{})
+	held := make([][]byte, 64)
+	for i := range held {
+		held[i] = make([]byte, 1<<20)
+	}
+	const headroom = 32 << 20
+	go func() {
+		defer close(ended)
+		thrift{percent: 100, quiet: 1 << 20, headroom: headroom}.collect(ticks, done)
+	}()
+	ticks <- time.Time{} // begins to count
+	litter(80)
+	ticks <- time.Time{}
+	close(done)
+	<-ended
+	runtime.KeepAlive(held)
+	if now := debug.SetGCPercent(100); now > 50 || now < leastPercent {
+		t.Errorf("GC at %d %% of 64 MiB and more, want at most 50", now)
+	}
+	agent := thrifts[Agent]
+	for _, c := range []struct {
+		lives uint64
+		want  int
+	}{{0, agent.percent}, {4 << 20, agent.percent}, {16 << 20, 50}, {1 << 30, leastPercent}} {
+		if got := agent.percentFor(c.lives); got != c.want {
+			t.Errorf("%d MiB live: %d %%, want %d", c.lives>>20, got, c.want)
+		}
+	}
+}
+
 func TestWhatAProcessOfANodeBeganToSaveEndsWithIt(t *testing.T) {
 	percent := debug.SetGCPercent(100)
 	defer debug.SetGCPercent(percent)
