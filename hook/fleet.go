@@ -33,6 +33,7 @@ type Fleet struct {
 
 	mu          sync.Mutex
 	pods        map[string]*Pod
+	populated   chan struct{} // closed while there are pods
 	subscribers map[*subscriber]struct{}
 }
 
@@ -62,7 +63,8 @@ func NewFleet(o FleetOptions) *Fleet {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Fleet{
-		opts: o, lives: census{proc: o.Proc}, ctx: ctx, cancel: cancel, pods: map[string]*Pod{}, subscribers: map[*subscriber]struct{}{},
+		opts: o, lives: census{proc: o.Proc}, ctx: ctx, cancel: cancel, pods: map[string]*Pod{}, populated: make(chan struct{}),
+		subscribers: map[*subscriber]struct{}{},
 	}
 }
 
@@ -112,6 +114,20 @@ func (f *Fleet) Pods() []*Pod {
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].uid < out[j].uid })
 	return out
+}
+
+// AwaitPod returns true as soon as there is a training pod on the node, and false if ctx ends before. A reader of rings need not look
+// while there is none.
+func (f *Fleet) AwaitPod(ctx context.Context) bool {
+	f.mu.Lock()
+	populated := f.populated
+	f.mu.Unlock()
+	select {
+	case <-populated:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // Pod is the pod with this UID, or nil.
@@ -207,6 +223,9 @@ func (f *Fleet) podOf(uid string) *Pod {
 	p := &Pod{fleet: f, uid: uid, dir: dir, ranks: map[int]*Rank{}}
 	p.account = newAccount(f.opts.Budget, func(e Excess) { f.publish(Event{Kind: OverBudget, PodUID: uid, Excess: e}) })
 	f.mu.Lock()
+	if len(f.pods) == 0 {
+		close(f.populated)
+	}
 	f.pods[uid] = p
 	f.mu.Unlock()
 	return p
@@ -288,7 +307,9 @@ func (p *Pod) start(peer *peer) {
 func (f *Fleet) forget(uid string) {
 	f.mu.Lock()
 	p := f.pods[uid]
-	delete(f.pods, uid)
+	if delete(f.pods, uid); p != nil && len(f.pods) == 0 {
+		f.populated = make(chan struct{})
+	}
 	f.mu.Unlock()
 	if p == nil {
 		return

@@ -132,13 +132,16 @@ const (
 	forgotten = time.Minute
 )
 
-// sampleEvery reads the rings of all ranks at each tick until ctx ends.
+// sampleEvery reads the rings of all ranks at each tick until ctx ends. On a node without a training pod nothing ticks.
 func (r *torchReceiver) sampleEvery(ctx context.Context) {
 	t := time.NewTicker(r.cfg.Interval)
 	defer t.Stop()
 	cursors := map[*hook.Ring]cursor{}
 	var failing bool
 	for {
+		if len(cursors) == 0 && !r.fleet.AwaitPod(ctx) {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -318,5 +319,74 @@ func TestTheReceiverStartsWithoutAKubeletAndEndsWithoutAStart(t *testing.T) {
 	}
 	if err := r.Shutdown(context.Background()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestRingsAreReadFromTheFirstPodToTheLast(t *testing.T) {
+	root := t.TempDir()
+	f := NewFactory()
+	cfg := f.CreateDefaultConfig().(*Config)
+	cfg.KubeletRoot, cfg.Interval = root, 5*time.Millisecond
+	metrics := &consumertest.MetricsSink{}
+	c, err := f.CreateMetrics(context.Background(), receivertest.NewNopSettings(Type), cfg, metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := c.(*torchReceiver)
+	if err := r.Start(context.Background(), componenttest.NewNopHost()); err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	end := func() time.Time { // of the last look
+		if !ended {
+			ended = true
+			if err := r.Shutdown(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}
+		return r.ration.at
+	}
+	t.Cleanup(func() { end() })
+	time.Sleep(50 * time.Millisecond)
+	began := time.Now()
+	p := hooktest.Start(t, hooktest.Config{Dir: hooktest.Pod(t, root, podUID), WorldSize: 1, StepEvery: 20 * time.Millisecond})
+	for until := began.Add(soon); metrics.DataPointCount() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("the rank's ring is not read")
+		}
+	}
+	p.Kill()
+	if err := os.RemoveAll(filepath.Join(root, "pods", podUID)); err != nil {
+		t.Fatal(err)
+	}
+	for until := time.Now().Add(soon); len(r.fleet.Pods()) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("the pod is not forgotten")
+		}
+	}
+	gone := time.Now()
+	time.Sleep(200 * time.Millisecond)
+	if last := end(); last.Sub(gone) > 100*time.Millisecond || last.Before(began) {
+		t.Errorf("the last look was %v after the last pod had gone, the first pod came at %v", last.Sub(gone), began)
+	}
+}
+
+func TestOnANodeWithoutATrainingPodNothingTicks(t *testing.T) {
+	f := NewFactory()
+	cfg := f.CreateDefaultConfig().(*Config)
+	cfg.KubeletRoot, cfg.Interval = t.TempDir(), 10*time.Millisecond
+	c, err := f.CreateMetrics(context.Background(), receivertest.NewNopSettings(Type), cfg, &consumertest.MetricsSink{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(context.Background(), componenttest.NewNopHost()); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	if err := c.Shutdown(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if at := c.(*torchReceiver).ration.at; !at.IsZero() {
+		t.Errorf("rings were looked for at %v", at)
 	}
 }
