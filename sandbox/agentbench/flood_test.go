@@ -28,6 +28,7 @@ type flood struct {
 	Sockets int // of each pod
 	Rings   int
 	Files   int // names made in a second
+	Nice    bool
 }
 
 // floodMain does not return if this process was started by flood.start.
@@ -40,7 +41,9 @@ func floodMain() {
 	if err := json.Unmarshal([]byte(raw), &f); err != nil {
 		panic(err)
 	}
-	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19) // the pods of a node have processors of their own
+	if f.Nice { // where no control group bounds it
+		_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19)
+	}
 	random := rand.New(rand.NewPCG(f.Seed, 1))
 	for _, dir := range f.Dirs {
 		for local := range f.Sockets {
@@ -52,9 +55,10 @@ func floodMain() {
 	select {}
 }
 
-// start runs the flood until the test's end or the returned function is called.
-func (f flood) start(t testing.TB) (stop func()) {
+// start runs the flood among the hostile pods until the test's end or the returned function is called.
+func (f flood) start(t testing.TB, g *groups) (stop func()) {
 	t.Helper()
+	f.Nice = g.dir == ""
 	raw, err := json.Marshal(f)
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +69,7 @@ func (f flood) start(t testing.TB) (stop func()) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	g.put(t, "pods", cmd.Process.Pid)
 	stop = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

@@ -105,7 +105,11 @@ func startNodeOf(t testing.TB, exe string, env func(mode string) []string) *node
 	if n.gpus, err = simgpu.New(filepath.Join(n.dir, "dcgm.script"), simgpu.H100s("node-a", gpus)); err != nil {
 		t.Fatal(err)
 	}
-	if n.kmsg, err = os.OpenFile(filepath.Join(n.dir, "kmsg"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+	dev := filepath.Join(n.dir, "dev") // its own folder, which is watched for a log that is replaced; on a node the log is a device
+	if err := os.Mkdir(dev, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if n.kmsg, err = os.OpenFile(filepath.Join(dev, "kmsg"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = n.kmsg.Close() })
