@@ -48,7 +48,8 @@ type Gang struct {
 	Restarts        int               // JobSet: whole restarts so far
 	RestartsMax     int               // JobSet: that its failure policy allows
 
-	jobs []*batchv1.Job
+	jobs    []*batchv1.Job
+	watched *Cluster // whose watches show it
 }
 
 // Member is one pod of a gang.
@@ -72,6 +73,7 @@ type Member struct {
 	CompletionIndex int    // in that Job
 	JobIndex        int    // of that Job in its JobSet; 0 otherwise
 
+	labels   map[string]string // of the pod; shared with the watch: read only
 	template *corev1.PodTemplateSpec
 	tracked  bool  // the Job controller has not let go of it yet
 	grace    int64 // of its deletion, seconds
@@ -234,6 +236,7 @@ func (c *Cluster) fill(g *Gang, top metav1.ObjectMeta, place func(*batchv1.Job) 
 	if ns != nil {
 		g.NamespaceLabels = ns.Labels
 	}
+	g.watched = c
 	current := map[int]Member{}
 	for _, job := range g.jobs {
 		g.Launcher = g.Launcher || runsLauncher(&job.Spec.Template)
@@ -285,7 +288,7 @@ func member(pod *corev1.Pod, job *batchv1.Job, global, offset int) (Member, bool
 	}
 	m := Member{Index: offset + at, CompletionIndex: at, JobIndex: global, Namespace: pod.Namespace, Pod: pod.Name, PodUID: string(pod.UID),
 		Node: pod.Spec.NodeName, Phase: string(pod.Status.Phase), Deleting: pod.DeletionTimestamp != nil, PodIP: pod.Status.PodIP,
-		Created: pod.CreationTimestamp.Time, Requests: whole(requests(&pod.Spec)), Owner: job.Name, OwnerUID: string(job.UID), template: &job.Spec.Template,
+		Created: pod.CreationTimestamp.Time, Requests: whole(requests(&pod.Spec)), Owner: job.Name, OwnerUID: string(job.UID), labels: pod.Labels, template: &job.Spec.Template,
 		Ready: isReady(pod), tracked: slices.Contains(pod.Finalizers, jobTrackingFinalizer)}
 	if pod.DeletionGracePeriodSeconds != nil {
 		m.grace = *pod.DeletionGracePeriodSeconds

@@ -90,6 +90,7 @@ func (g Gang) PlacementRequest(m Member) placement.Request {
 	if slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }) {
 		r.HardLabels = append(placement.HardLabels(), corev1.LabelTopologyZone, corev1.LabelTopologyRegion) // a volume may not follow to another
 	}
+	r.Apart, r.Barred = g.apart(m)
 	if a := spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 		r.Affinity = func(n *fleet.Node) (bool, string) {

@@ -26,6 +26,7 @@ type Chooser struct {
 	classes    map[string][]bool
 	topologies map[string]*topology
 	fields     []*field // of the moves so far
+	apart      *apart   // nil: members may be near each other
 	losses     []int32  // by place, of the present move
 }
 
@@ -65,6 +66,9 @@ func NewChooser(r Request, nodes []*fleet.Node) *Chooser {
 	}
 	slices.Sort(c.selectorKeys)
 	slices.Sort(c.requestKeys)
+	if len(c.Apart) > 0 && c.Mode != SameNode {
+		c.apart = newApart(c.Apart, nodes)
+	}
 	for _, p := range r.Peers {
 		c.add(p)
 	}
@@ -97,6 +101,7 @@ func (c *Chooser) add(peer string) *fleet.Node {
 	}
 	c.peers = append(c.peers, n)
 	c.carry(n, 1)
+	c.apart.join(n, 1)
 	return n
 }
 
@@ -125,7 +130,15 @@ func (c *Chooser) Take(node string) {
 	}
 	if i := c.find(node); i >= 0 {
 		c.taken[i]++
-		c.judge(i)
+		c.judgeAgain(i)
+	}
+}
+
+// judgeAgain judges a node that a member came to or left, and those that may not be near it.
+func (c *Chooser) judgeAgain(i int) {
+	c.judge(i)
+	for _, near := range c.apart.near(c.nodes[i]) {
+		c.judge(int(near))
 	}
 }
 
@@ -141,10 +154,11 @@ func (c *Chooser) stepOut(at string) (back func()) {
 	shift := func(by int) {
 		c.holds[i] = uint16(int(c.holds[i]) + by)
 		c.carry(n, by)
+		c.apart.join(n, by)
 		for _, t := range c.topologies {
 			t.join(n, by)
 		}
-		c.judge(i)
+		c.judgeAgain(i)
 	}
 	shift(-1)
 	return func() { c.peers = was; shift(1) }

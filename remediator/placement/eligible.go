@@ -11,7 +11,7 @@ import (
 
 // order is the order in which reasons are looked for; the first that applies is recorded. A reason's place in it is its rank.
 var order = []Reason{NotSameNode, Faulty, FailedDomain, NotReady, Quarantined, Cordoned, Held, OpenCondition, ReservedOther, HoldsPeer, Tainted, Selector,
-	AffinityNo, DRAClaim, Class, NoRoom, TooFar}
+	AffinityNo, AntiAffinity, DRAClaim, Class, NoRoom, TooFar}
 
 // Ranks of the reasons that depend on the move, or that a move changes.
 var (
@@ -87,6 +87,7 @@ var fixed = []struct {
 		ok, why := c.Affinity(n)
 		return why, !ok
 	}},
+	{AntiAffinity, func(c *Chooser, _ int, n *fleet.Node) (string, bool) { return c.near(n) }},
 	{DRAClaim, func(c *Chooser, _ int, _ *fleet.Node) (string, bool) {
 		return "where the devices of its resource claims are cannot be judged: " + strings.Join(c.Claims, ", "), len(c.Claims) > 0 && c.Mode != SameNode
 	}},

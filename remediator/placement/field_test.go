@@ -33,6 +33,9 @@ func TestASurveyByPlacesIsALookAtEveryNode(t *testing.T) {
 		for range r.IntN(6) {
 			q.Peers = append(q.Peers, nodes[r.IntN(len(nodes))].Name)
 		}
+		if r.IntN(3) == 0 {
+			q.Apart = []string{"network.topology.nvidia.com/leaf"}
+		}
 		for range r.IntN(3) {
 			q.Exclude = append(q.Exclude, nodes[r.IntN(len(nodes))].Name)
 		}

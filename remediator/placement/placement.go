@@ -59,6 +59,10 @@ type Request struct {
 	Tolerations  []Toleration
 	// Affinity is whatever else the pod asks of a node, nil for nothing. It must be a pure function of the node.
 	Affinity func(*fleet.Node) (ok bool, why string)
+	// Apart are topology labels that no two members of the gang may share a value of, as the required anti-affinity of its pods says.
+	Apart []string
+	// Barred are, by topology label, the values that other pods have taken which the pod must not be near, each with the name of one.
+	Barred map[string]map[string]string
 	// Unfit is what is wrong with a node's hardware if its view does not say so; nil for nothing. Empty: nothing.
 	Unfit func(node string) string
 	// Claims are the pod's DRA resource claims. Where their devices are cannot be judged, so no other node is chosen for it.
@@ -96,6 +100,7 @@ const (
 	Tainted       Reason = "tainted"
 	Selector      Reason = "node-selector"
 	AffinityNo    Reason = "affinity"
+	AntiAffinity  Reason = "anti-affinity"
 	DRAClaim      Reason = "dra-claim"
 	Class         Reason = "class"
 	NoRoom        Reason = "no-room"
