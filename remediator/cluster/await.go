@@ -102,9 +102,15 @@ type Landing struct {
 // Good reports whether the replacement may stay.
 func (l Landing) Good() bool { return l.Reserved || l.Equivalent }
 
-// Landed reads a replacement live and changes nothing. equivalent judges a node other than the reserved one; reserved is empty where the
+// Landed says where a replacement has come down and changes nothing. Where a pod is bound, or may only be bound, never changes: what the watch
+// shows to be good is not read again, and anything else is read live. equivalent judges a node other than the reserved one; reserved is empty where the
 // scheduler was left to choose.
 func (c *Cluster) Landed(ctx context.Context, m Member, reserved string, equivalent func(node string) bool) (Landing, error) {
+	if p, ok := cached[*corev1.Pod](c.pods, m.Namespace+"/"+m.Pod); ok && string(p.UID) == m.PodUID && p.DeletionTimestamp == nil {
+		if l := c.landing(p, reserved, equivalent); l.Good() {
+			return l, nil
+		}
+	}
 	pod, err := c.getPod(ctx, m.Namespace, m.Pod)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -114,13 +120,17 @@ func (c *Cluster) Landed(ctx context.Context, m Member, reserved string, equival
 	case string(pod.UID) != m.PodUID:
 		return Landing{}, staleUID("read back pod "+m.String(), m.PodUID, string(pod.UID))
 	}
+	return c.landing(pod, reserved, equivalent), nil
+}
+
+func (c *Cluster) landing(pod *corev1.Pod, reserved string, equivalent func(node string) bool) Landing {
 	l := Landing{Node: pod.Spec.NodeName}
 	if reserved != "" {
 		l.Stamped = pod.Spec.NodeSelector[hostnameLabel] == c.hostnameOf(reserved)
 		l.Reserved = l.Node == reserved || (l.Node == "" && l.Stamped)
 	}
 	l.Equivalent = !l.Reserved && l.Node != "" && equivalent(l.Node)
-	return l, nil
+	return l
 }
 
 // ReadBack is Landed, and sends the replacement away, by its UID, if it may not stay: it slipped past its reservation, or the scheduler chose

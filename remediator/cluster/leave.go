@@ -57,7 +57,7 @@ func (c *Cluster) MayReplace(ctx context.Context, pods []Member, o RecreateOptio
 // mayLeave asks about one pod; nil: it needs nobody's leave.
 func (c *Cluster) mayLeave(ctx context.Context, m Member, o RecreateOptions) (*leaver, error) {
 	if o.Force == nil || !o.Force(m) {
-		pod, err := c.mayEvict(ctx, m, ReplaceOptions{Incident: o.Incident, GraceSeconds: o.GraceSeconds})
+		pod, err := c.mayEvict(ctx, m, ReplaceOptions{Incident: o.Incident, GraceSeconds: o.GraceSeconds, FastReplace: o.FastReplace})
 		if pod == nil || err != nil {
 			return nil, err
 		}
@@ -91,8 +91,8 @@ func (c *Cluster) MayRecreate(ctx context.Context, g Gang, o RecreateOptions) er
 // mayEvict tries an eviction and returns the pod as it was tried; nil where none is needed.
 func (c *Cluster) mayEvict(ctx context.Context, m Member, o ReplaceOptions) (*corev1.Pod, error) {
 	r := &replacement{Cluster: c, m: m, o: o, op: "ask whether pod " + m.String() + " may be evicted"}
-	for range podTries {
-		pod, err := r.getPod(ctx, m.Namespace, m.Pod)
+	for n := range podTries {
+		pod, err := r.pod(ctx, n > 0)
 		switch {
 		case apierrors.IsNotFound(err):
 			return nil, nil

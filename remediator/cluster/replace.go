@@ -44,7 +44,7 @@ const (
 const podTries = 5
 
 // ReplacePod makes a member's pod go, so that its controller makes another. It may be repeated at any time, after any error and by another
-// process: the pod is read live first, and the eviction holds only for the very version of the pod that was read, so a pod that ended
+// process: each write holds only for the very version of the pod that was read, from the watch or live, so a pod that ended
 // meanwhile is not evicted, and of two evictions, one of them late, only one has an effect.
 //
 // ErrStale: a pod of that name has another UID. ErrFinished: it ended by itself. ErrBudget: a PodDisruptionBudget forbids it. ErrFails: without
@@ -64,8 +64,8 @@ func (c *Cluster) ReplacePod(ctx context.Context, m Member, o ReplaceOptions) (O
 			return "", err
 		}
 	}
-	for range podTries {
-		outcome, err := r.try(ctx)
+	for n := range podTries {
+		outcome, err := r.try(ctx, n > 0)
 		if errors.Is(err, errAgain) {
 			continue
 		}
@@ -85,9 +85,21 @@ type replacement struct {
 	intended bool
 }
 
+// pod reads the member's pod: from the watch at first, where each write that follows names its version, so that an outdated one changes
+// nothing. What the watch shows to be gone, ended or another one is read live.
+func (r *replacement) pod(ctx context.Context, live bool) (*corev1.Pod, error) {
+	if !live && r.o.FastReplace && !r.o.Force {
+		p, ok := cached[*corev1.Pod](r.pods, r.m.Namespace+"/"+r.m.Pod)
+		if ok && string(p.UID) == r.m.PodUID && p.ResourceVersion != "" && p.DeletionTimestamp == nil && !ended(p) {
+			return p, nil
+		}
+	}
+	return r.getPod(ctx, r.m.Namespace, r.m.Pod)
+}
+
 // try reads the pod and does the next things to it for as long as it does not change by other hands.
-func (r *replacement) try(ctx context.Context) (Outcome, error) {
-	pod, err := r.getPod(ctx, r.m.Namespace, r.m.Pod)
+func (r *replacement) try(ctx context.Context, live bool) (Outcome, error) {
+	pod, err := r.pod(ctx, live)
 	switch {
 	case apierrors.IsNotFound(err):
 		return Gone, nil
@@ -134,7 +146,11 @@ func (r *replacement) prepare(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	if r.o.FastReplace && !r.o.Force {
-		if err := r.evict(ctx, pod, true); err != nil && !apierrors.IsConflict(err) {
+		err := r.evict(ctx, pod, true)
+		if apierrors.IsConflict(err) { // nobody was asked about the pod as it is now
+			return errAgain
+		}
+		if err != nil {
 			return r.undo(ctx, r.refusal(err))
 		}
 	}
