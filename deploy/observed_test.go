@@ -5,14 +5,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
+	"github.com/pitcrew/pitcrew/deploy"
 	"github.com/pitcrew/pitcrew/sandbox"
 )
 
@@ -73,21 +78,59 @@ func stateOf(t *testing.T, s *sandbox.Sandbox) state {
 		n.ResourceVersion, n.ManagedFields = "", nil
 		out.content["node "+n.Name] = asJSON(t, n)
 	}
-	pods, err := s.Client().CoreV1().Pods(watched).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range pods.Items {
-		out.versions["pod "+p.Name] = p.ResourceVersion
-	}
-	jobs, err := s.Client().BatchV1().Jobs(watched).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, j := range jobs.Items {
-		out.versions["job "+j.Name] = j.ResourceVersion
+	for kind, path := range touched {
+		raw, err := s.Client().CoreV1().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+		if apierrors.IsNotFound(err) && kind == "jobset" { // its operator is not installed
+			continue
+		}
+		var list metav1.PartialObjectMetadataList
+		if err == nil {
+			err = json.Unmarshal(raw, &list)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		for _, o := range list.Items {
+			out.versions[kind+" "+o.Name] = o.ResourceVersion
+		}
 	}
 	return out
+}
+
+// touched are the kinds beside nodes that any role of the remediator may write, but for Events, which tell, and the Lease of the leader: where
+// the test's objects of them are.
+var touched = map[string]string{
+	"pod":       "/api/v1/namespaces/" + watched + "/pods",
+	"job":       "/apis/batch/v1/namespaces/" + watched + "/jobs",
+	"jobset":    "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
+	"configmap": "/api/v1/namespaces/" + namespace + "/configmaps",
+	"namespace": "/api/v1/namespaces",
+}
+
+// TestEveryKindThatARoleMayWriteIsLookedAt keeps the list of kinds above complete.
+func TestEveryKindThatARoleMayWriteIsLookedAt(t *testing.T) {
+	looked := map[string]bool{"nodes": true, "nodes/status": true, "pods/eviction": true, // what they change shows in the node and the pod
+		"events": true, "leases": true, "tokenreviews": true}
+	for kind := range touched {
+		looked[kind+"s"] = true
+	}
+	for _, doc := range strings.Split(string(deploy.RBAC)+"\n---\n"+string(deploy.RBACEnforce), "\n---\n") {
+		var role rbacv1.ClusterRole
+		if err := yaml.Unmarshal([]byte(doc), &role); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(role.Name, "pitcrew-remediator") {
+			continue
+		}
+		for _, rule := range role.Rules {
+			writes := slices.ContainsFunc(rule.Verbs, func(v string) bool { return v != "get" && v != "list" && v != "watch" })
+			for _, what := range rule.Resources {
+				if writes && !looked[what] {
+					t.Errorf("%s may %v %s, which the test of mode observe does not look at", role.Name, rule.Verbs, what)
+				}
+			}
+		}
+	}
 }
 
 func unchanged(t *testing.T, was, is state) {
