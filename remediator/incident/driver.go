@@ -37,6 +37,21 @@ type driver struct {
 
 const retryWait = 250 * time.Millisecond
 
+// A step that has waited long is tried less often: at the latest after a sixtieth of the time that it has waited, up to maxRest. What the
+// cluster's watches, the ledger or a person's answer change wakes it at once. While ranks are stopped the bound is lower.
+const (
+	backOff        = 60
+	maxRest        = 30 * time.Second
+	maxRestStopped = 5 * time.Second
+)
+
+func (i *Incident) maxRest() time.Duration {
+	if i.stopped() {
+		return maxRestStopped
+	}
+	return maxRest
+}
+
 // maxRounds bounds how often one incident may plan again without a restart: beyond, something keeps changing under it.
 const maxRounds = 100
 
@@ -308,7 +323,7 @@ func (d *driver) waits(ctx context.Context, i Incident, r Result, news <-chan st
 			return err
 		}
 	}
-	rest := r.wait
+	rest := max(r.wait, min(lasts/backOff, i.maxRest()))
 	if w.Reported.IsZero() && m.report < never {
 		rest = min(rest, max(m.report-lasts, time.Millisecond))
 	}

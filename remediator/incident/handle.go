@@ -268,13 +268,32 @@ func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fa
 		return err
 	}
 	rev, err := e.Store.Put(ctx, i.ID, i, 0)
-	if errors.Is(err, bus.ErrConflict) { // delivered before, and recorded before the crash
-		return nil
-	}
-	if err != nil {
-		return err
+	if err != nil { // it may be stored all the same: delivered before, or only the answer was lost
+		return e.takeOver(ctx, i.ID, err)
 	}
 	e.Log.Info("incident opened", "incident", i.ID, "signal", f.Signal, "node", f.Node, "job", subject)
 	e.drive(i, rev)
+	return nil
+}
+
+// takeOver drives a new record of which it is not known whether it was stored, if it was and nobody drives it yet. Otherwise it would stay open
+// until the next leader starts.
+func (e *Engine) takeOver(ctx context.Context, id string, unknown error) error {
+	e.mu.Lock()
+	driven := e.drivers[id] != nil
+	e.mu.Unlock()
+	if driven {
+		return nil
+	}
+	stored, rev, err := e.Store.Get(ctx, id)
+	switch {
+	case errors.Is(err, bus.ErrNotFound):
+		return unknown
+	case err != nil:
+		return errors.Join(unknown, err)
+	case stored.Open():
+		e.Log.Info("taking up an incident whose record was stored before", "incident", id)
+		e.drive(stored, rev)
+	}
 	return nil
 }

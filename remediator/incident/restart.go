@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	"github.com/pitcrew/pitcrew/bus"
@@ -247,6 +248,7 @@ func (v *view) seat(ctx context.Context, attempt int) (bool, error) {
 	if a.Attempt != attempt {
 		return false, errLost
 	}
+	a.Members = slices.Clone(a.Members)
 	changed, full := false, true
 	for k, place := range a.Members {
 		m := g.Member(place.NodeRank)
