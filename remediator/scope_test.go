@@ -5,11 +5,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pitcrew/pitcrew/remediator/fleet"
 	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/ledger"
 	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
@@ -73,6 +76,32 @@ func TestAScopeThatFollowsChangesIsTheOneCountedAnew(t *testing.T) {
 		}
 	}
 }
+
+// A judgement in a storm: it looks at the node that changed, and copies none of the others.
+func TestAJudgementOfAFleetOf5000NodesCopiesNoNode(t *testing.T) {
+	l, p := nodesOfPools(5000), ofTeam("a")
+	p.Spec.Guards = policy.DefaultGuards()
+	j := &judge{nodes: l, policies: only{policy.NewBook([]policy.Policy{p})}, kill: func() guard.Kill { return guard.Kill{} }}
+	plan := &incident.Plan{Policy: "p", Mode: policy.Enforce, Steps: []policy.PlannedStep{{Step: policy.Step{Do: policy.Cordon}}}}
+	n := 0
+	allocs := testing.AllocsPerRun(50, func() {
+		n++
+		l.change(n, func(n *fleet.Node) { n.Quarantined = "i" })
+		f := incident.Facts{Now: time.Now(), Node: l.all[7], Incident: &incident.Incident{ID: "i"}, Wants: []guard.Place{{Node: l.all[7].Name}}, Seen: time.Now()}
+		if v := j.Guards(plan, f, &ledger.Book{}); len(v) == 0 {
+			t.Fatal("no verdicts")
+		}
+	})
+	t.Logf("%.0f allocations", allocs)
+	if allocs > 500 {
+		t.Errorf("%.0f allocations for a judgement; 5,000 nodes are copied or looked at anew", allocs)
+	}
+}
+
+// only is a book that does not change.
+type only struct{ b *policy.Book }
+
+func (o only) current() *policy.Book { return o.b }
 
 // One node changes before each judgement, as in a storm.
 func BenchmarkScopeOfAFleetInWhichOneNodeChanged(b *testing.B) {

@@ -1,16 +1,19 @@
 package incident
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 
 	"github.com/pitcrew/pitcrew/bus"
 )
 
-// kv is a bucket in memory that keeps JSON, as the real one does.
+// kv is a bucket in memory. It keeps what JSON keeps, as the real one does. Readers share one value, and whoever changes it in place is found
+// at the next write and at the end (see unchanged).
 type kv[T any] struct {
 	w      *world
 	values map[string]kept[T]
+	shared map[string]shared[T] // what readers got since the last write
 	rev    uint64
 	stored func(key string)            // called at each write, under the lock
 	put    func(key string, v T) error // called before each write
@@ -22,7 +25,21 @@ type kept[T any] struct {
 	rev uint64
 }
 
-func newKV[T any](w *world) *kv[T] { return &kv[T]{w: w, values: map[string]kept[T]{}} }
+type shared[T any] struct {
+	v   T
+	rev uint64
+	raw []byte
+}
+
+func newKV[T any](w *world) *kv[T] {
+	k := &kv[T]{w: w, values: map[string]kept[T]{}, shared: map[string]shared[T]{}}
+	w.t.Cleanup(func() {
+		for key := range k.shared {
+			k.unchanged(key)
+		}
+	})
+	return k
+}
 
 func (k *kv[T]) Get(_ context.Context, key string) (v T, rev uint64, err error) {
 	k.w.mu.Lock()
@@ -31,7 +48,29 @@ func (k *kv[T]) Get(_ context.Context, key string) (v T, rev uint64, err error) 
 	if !ok {
 		return v, 0, bus.ErrNotFound
 	}
-	return through(have.v), have.rev, nil
+	return k.share(key, have), have.rev, nil
+}
+
+// share decodes a value once for all its readers. The caller holds the lock.
+func (k *kv[T]) share(key string, have kept[T]) T {
+	if s, ok := k.shared[key]; ok && s.rev == have.rev {
+		return s.v
+	}
+	k.unchanged(key)
+	raw := encoded(have.v)
+	s := shared[T]{rev: have.rev, raw: raw}
+	if err := json.Unmarshal(raw, &s.v); err != nil {
+		panic(err)
+	}
+	k.shared[key] = s
+	return s.v
+}
+
+// unchanged checks that no reader changed the value it got: it belongs to the store.
+func (k *kv[T]) unchanged(key string) {
+	if s, ok := k.shared[key]; ok && !bytes.Equal(encoded(s.v), s.raw) {
+		k.w.t.Errorf("a reader of %s changed the stored value in place\nfrom %s\nto   %s", key, s.raw, encoded(s.v))
+	}
 }
 
 func (k *kv[T]) Put(_ context.Context, key string, v T, rev uint64) (uint64, error) {
@@ -63,12 +102,16 @@ func (k *kv[T]) Put(_ context.Context, key string, v T, rev uint64) (uint64, err
 	return mine, nil
 }
 
-func through[T any](v T) (out T) {
+func encoded(v any) []byte {
 	raw, err := json.Marshal(v)
-	if err == nil {
-		err = json.Unmarshal(raw, &out)
-	}
 	if err != nil {
+		panic(err)
+	}
+	return raw
+}
+
+func through[T any](v T) (out T) {
+	if err := json.Unmarshal(encoded(v), &out); err != nil {
 		panic(err)
 	}
 	return out
