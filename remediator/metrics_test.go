@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 )
@@ -47,5 +48,29 @@ func TestTheMetricAndTheTimelineDateARecoveryFromTheSameMoment(t *testing.T) {
 				t.Errorf("the metric says %.3f s, want %.3f; the timeline:\n%s", sum, c.want, b.String())
 			}
 		})
+	}
+}
+
+func TestHowFarBehindTheEventsAreIsExported(t *testing.T) {
+	m := newMetrics()
+	m.backlog(bus.Queue{InFlight: 3, Pending: 2_400_000, Oldest: 264 * time.Hour})
+	all, err := m.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range all {
+		for _, x := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range x.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			got[name] = x.GetGauge().GetValue()
+		}
+	}
+	for name, want := range map[string]float64{"pitcrew_events_waiting delivered": 3, "pitcrew_events_waiting stream": 2_400_000, "pitcrew_events_oldest_seconds": 264 * 3600} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
 	}
 }
