@@ -291,7 +291,7 @@ func (e *Engine) takeOver(ctx context.Context, id string, unknown error) error {
 		return unknown
 	case err != nil:
 		return errors.Join(unknown, err)
-	case stored.Open():
+	case stored.Open() && stored.Term <= e.Term: // a later leader drives its own
 		e.Log.Info("taking up an incident whose record was stored before", "incident", id)
 		e.drive(stored, rev)
 	}
