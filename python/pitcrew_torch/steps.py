@@ -14,6 +14,7 @@ import time
 from .ring import (
     FLAG_TOKENS,
     HEADER_SIZE,
+    ORDERED,
     PLAIN,
     PLAIN_LOSS,
     RECORD_GRAD_NORM,
@@ -71,8 +72,8 @@ def _count(value, otherwise=0):
 
 def _stepper(steps, ring, rounds):
     """The function that training calls at a step's end, see `pitcrew_torch.step`."""
-    clock, pack, raw, words, mask = _now, pack_plain, ring.raw, ring.words, ring.capacity - 1
-    release, acquire = ring.release, ring.acquire
+    clock, pack, raw, words, mask = _now, pack_plain, ring.raw.obj, ring.words, ring.capacity - 1
+    ordered, release, acquire, zero = ORDERED, ring.release, ring.acquire, 0
 
     def step(loss=None, step=None, grad_norm=None, samples=0, tokens=0):
         try:
@@ -81,9 +82,8 @@ def _stepper(steps, ring, rounds):
                 not steps.plain
                 or step is not None
                 or grad_norm is not None
-                or type(samples) is not int
-                or type(tokens) is not int
-                or (tokens and not steps.tokens)
+                or (samples is not zero and type(samples) is not int)
+                or (tokens is not zero and (type(tokens) is not int or not steps.tokens))
             ):
                 steps.whole(now, loss, step, grad_norm, samples, tokens)
                 return
@@ -104,11 +104,12 @@ def _stepper(steps, ring, rounds):
             words[at] = sequence
             steps.last = now
             steps.done = done
-            try:  # ring.fence: between the record and its count, and between our count of steps and rounds.stop_at
-                release()
-            except RuntimeError:
-                pass
-            acquire(False)
+            if not ordered:  # ring.fence: between the record and its count, and our count of steps and rounds.stop_at
+                try:
+                    release()
+                except RuntimeError:
+                    pass
+                acquire(False)
             words[RECORDS] = sequence
             words[STEP_NS] = now
             words[STEP] = done

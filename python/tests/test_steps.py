@@ -184,3 +184,24 @@ def test_a_side_thread_that_has_ended_is_told_nothing_more():
     side.stop()
     side.join(10)
     assert not side.is_alive() and not side.flush(10)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_each_step_has_its_fence_where_the_machine_does_not_order_stores(monkeypatch, ordered):
+    fences = []
+    for module in (steps, ring):
+        monkeypatch.setattr(module, "ORDERED", ordered)
+
+    class Watched(ring.Ring):
+        __slots__ = ()
+
+        def __init__(self, *args):
+            super().__init__(*args)
+            acquire = self.acquire
+            self.acquire = lambda *args: fences.append(self.words[ring.RECORDS]) or acquire(*args)
+
+    monkeypatch.setattr(ring, "Ring", Watched)
+    rank = Rank(monkeypatch)
+    rank.step(0.5)  # the short way: `records` follows the fence
+    rank.step(0.5, grad_norm=1.0)  # the whole way, which has another before it reads rounds.stop_at
+    assert fences == ([] if ordered else [0, 1, 2]) and rank.whole == 1
