@@ -101,7 +101,7 @@ class Saver:
         self._fenced = fenced or (lambda error: trouble(str(error)))
         self._seconds = collections.deque(maxlen=64)
         self._last = None  # the newest _Save
-        self._queue = queue.SimpleQueue()
+        self._queue = queue.Queue()  # SimpleQueue.get waits forever if its timeout passes between its two looks
         self._thread = None
         self._lock = threading.Lock()
         self._outstanding = 0

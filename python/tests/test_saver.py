@@ -1,9 +1,11 @@
 """Saves of a rank: what is in them, what they report, what they leave behind."""
 
+import contextlib
 import errno
 import io
 import json
 import os
+import queue
 import threading
 import time
 import zlib
@@ -259,3 +261,21 @@ def test_a_claim_that_comes_in_the_middle_of_a_save_is_seen_before_each_change(t
     if where != "prune":
         assert not (tmp_path / "step-30.attempt-0" / "MANIFEST.json").exists()
     assert names <= {p.name for p in tmp_path.glob("step-*")}
+
+
+def test_the_second_threads_wait_for_the_next_look_ends(tmp_path):
+    """queue.SimpleQueue.get(timeout=...) waits forever if the timeout passes between its two looks: the manifest then
+    waited for the next periodic save."""
+    waiting = saver.Saver(str(tmp_path), None, 0, 1, 0, 1, None, print)._queue
+
+    def waits():
+        for _ in range(2000):
+            waiting.put(None)
+            waiting.get()
+            with contextlib.suppress(queue.Empty):
+                waiting.get(timeout=1e-7)
+
+    thread = threading.Thread(target=waits, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
