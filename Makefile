@@ -11,7 +11,7 @@ LDFLAGS := -s -w -X github.com/pitcrew/pitcrew/cmd/version.revision=$(shell git 
 PY      := sandbox/python.sh
 OUT     := bench/out
 
-.PHONY: help build gateway accelerators image demo test test-full verify golden lint setup clean bench-recovery bench-storm bench-hook bench-latency bench-agent bench-detector fuzz
+.PHONY: help build gateway accelerators image demo test test-full verify golden lint setup clean bench-recovery bench-storm bench-hook bench-latency bench-agent bench-detector gpu-check gpu-bundle fuzz
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,14 @@ endif
 bench-detector: ## quality of detection on recorded runs; DATA=folder with training-steps, stragglers, minibatch, nab
 	@test -n "$(DATA)" || { echo "bench-detector: say where the recorded runs are: make bench-detector DATA=folder"; exit 1; }
 	go run ./detector/bench/cmd/detectorbench -data $(DATA)
+
+# No prerequisite: a GPU host has neither Go nor a network. GPU_PYTHON is a Python whose torch sees the GPU.
+GPU_PYTHON ?= python3
+gpu-check: ## hook and agent on a real GPU (docs/gpu-check.md); a dry run on the CPU if there is none; ARGS="--only kill"
+	PYTHONPATH=python $(GPU_PYTHON) -m gpucheck $(ARGS)
+
+gpu-bundle: build ## what a GPU host needs for gpu-check, at most 60 MiB, into bench/out/gpu-check.tar.gz
+	PYTHONPATH=python python3 -m gpucheck.bundle --out $(OUT)/gpu-check.tar.gz
 
 # atheris from PyPI, for the fuzz target in Python.
 FUZZ := $(CACHE)/fuzz
