@@ -113,7 +113,7 @@ bench-detector: ## quality of detection on recorded runs; DATA=folder with train
 # No prerequisite: a GPU host has neither Go nor a network. GPU_PYTHON is a Python whose torch sees the GPU.
 GPU_PYTHON ?= python3
 gpu-check: ## hook and agent on a real GPU (docs/gpu-check.md); a dry run on the CPU if there is none; ARGS="--only kill"
-	PYTHONPATH=python $(GPU_PYTHON) -m gpucheck $(ARGS)
+	PYTHONPATH=python$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m gpucheck $(ARGS)
 
 gpu-bundle: build ## what a GPU host needs for gpu-check, at most 60 MiB, into bench/out/gpu-check.tar.gz
 	PYTHONPATH=python python3 -m gpucheck.bundle --out $(OUT)/gpu-check.tar.gz

@@ -88,7 +88,8 @@ def measure(m, label, slack, left):
     device = "cuda" if label == GPU else "cpu"
     context = runner.Context(label, device, work, fast, ROOT, label == DRY, plan.PATIENCE * slack)
     env = {k: v for k, v in os.environ.items() if not k.startswith("PITCREW_") or k == "PITCREW_DCGM_LIBRARY"}
-    env.update(PYTHONPATH=os.path.join(ROOT, "python"), PYTHONUNBUFFERED="1")
+    paths = [os.path.join(ROOT, "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env.update(PYTHONPATH=os.pathsep.join(paths), PYTHONUNBUFFERED="1")
     if label == DRY:
         env.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
     argv = [sys.executable, "-m", "gpucheck", "--inside", m.name, "--context", json.dumps(dataclasses.asdict(context))]

@@ -17,6 +17,7 @@ WAYS = {
     "events on, every step": training.EVERY_STEP,
 }
 BUDGET = 22.0  # seconds of each load, after which no further round begins
+# By default one step of 256 is measured below 5 ms, one of 64 below 20 ms: a block is long enough to have one.
 WARM = 4  # steps before each block: probes learn which gradient is the last
 
 
@@ -44,14 +45,14 @@ def step_of(pitcrew):
 def run(context, report):
     # name, width, layers, batch, steps a block, rounds
     loads = (
-        ("small steps", context.size((256, 4, 32), (16, 2, 4)), context.size(200, 10), context.size(40, 3)),
-        ("large steps", context.size((4096, 8, 512), (64, 2, 64)), context.size(20, 5), context.size(15, 3)),
+        ("small steps", context.size((256, 4, 32), (16, 2, 4)), context.size(256, 10), context.size(40, 3)),
+        ("large steps", context.size((4096, 8, 512), (64, 2, 64)), context.size(64, 5), context.size(15, 3)),
     )
     order = random.Random(11)
     for name, (width, layers, batch), steps, rounds in loads:
         load = training.Load(context.device, width, layers, batch)
         block(load, steps, nothing)
-        taken = {way: [] for way in (None, *WAYS)}
+        taken, every = {way: [] for way in (None, *WAYS)}, set()
         until = time.monotonic() + BUDGET
         for _ in range(rounds):
             if time.monotonic() > until:
@@ -62,9 +63,12 @@ def run(context, report):
                 with contextlib.ExitStack() as stack:
                     end = nothing
                     if way is not None:
-                        _, pitcrew = stack.enter_context(training.attached(load, WAYS[way], context.memory))
+                        hook, pitcrew = stack.enter_context(training.attached(load, WAYS[way], context.memory))
                         end = step_of(pitcrew)
                     taken[way].append(block(load, steps, end))
+                    if way is not None and WAYS[way] is training.DEFAULT:
+                        every.add(hook.steps.probes.every)
+        report.fact("%s: by default, one step is measured of" % name, sorted(every))
         plain = taken[None]
         report.figure("%s: step without the hook, wall" % name, "us", [wall for wall, _ in plain])
         for way in WAYS:

@@ -54,8 +54,7 @@ class Phases:
 def build(torch, device):
     width, layers = int(number("JOB_WIDTH", 64)), int(number("JOB_LAYERS", 2))
     torch.manual_seed(7)
-    with torch.no_grad():
-        model = torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(layers)]).to(device)
+    model = torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False, device=device) for _ in range(layers)])
     return model, torch.randn(4, width, device=device)
 
 

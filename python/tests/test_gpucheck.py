@@ -399,12 +399,12 @@ def test_the_bundle_fits_and_is_all_that_the_check_needs(tmp_path):
     with tarfile.open(archive) as f:
         f.extractall(there)
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    words = ["--dry --only kmsg --only agent-processes --out %s" % (tmp_path / "out.json")]
-    argv = ["make", "-C", str(there), "gpu-check", "GPU_PYTHON=" + sys.executable, "ARGS=" + words[0]]
+    words = "--dry --only agent-processes --out %s" % (tmp_path / "out.json")
+    argv = ["make", "-C", str(there), "gpu-check", "GPU_PYTHON=" + sys.executable, "ARGS=" + words]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "out.json").read_text())["results"]
-    assert [r["status"] for r in results] == [runner.OK, runner.OK]
+    assert [r["status"] for r in results] == [runner.OK]
 
 
 def test_a_bundle_above_the_limit_is_refused(tmp_path):
