@@ -102,7 +102,7 @@ func TestALogMustReturnOnceAndToTheStepAfterTheCheckpoint(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if err := resumedOnce(trained(t, c.log...), 0, 20); (err == nil) != c.ok {
+			if err := ResumedOnce(trained(t, c.log...), 0, 0, 20); (err == nil) != c.ok {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -57,23 +57,23 @@ func lastStep(dir string, rank int) (int64, error) {
 	return l[len(l)-1].Step, nil
 }
 
-// resumedOnce checks that a rank's log goes up by one step at a time, but for the one return to the step after the resumed one.
-func resumedOnce(dir string, rank int, resumed int64) error {
+// ResumedOnce checks that a rank's log, from line from on, goes back at most once, and then to the step after resumed. Where no step was lost
+// and stock torchrun numbers no attempts, the log shows no return.
+func ResumedOnce(dir string, rank, from int, resumed int64) error {
 	l, err := ReadLog(dir, rank)
 	if err != nil {
 		return err
 	}
 	returns := 0
-	for k := 1; k < len(l); k++ {
+	for k := max(1, from); k < len(l); k++ {
 		if l[k].Step == l[k-1].Step+1 && l[k].Attempt == l[k-1].Attempt {
 			continue
 		}
-		returns++
-		if l[k].Step != resumed+1 {
+		if returns++; l[k].Step != resumed+1 {
 			return fmt.Errorf("rank %d went from step %d to %d, not to the step after %d", rank, l[k-1].Step, l[k].Step, resumed)
 		}
 	}
-	if returns > 1 { // none shows when no step was lost and stock torchrun numbers no attempts
+	if returns > 1 {
 		return fmt.Errorf("rank %d's log shows %d returns, not one", rank, returns)
 	}
 	return nil

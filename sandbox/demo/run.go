@@ -273,7 +273,7 @@ func (s *Stage) verify(ctx context.Context, j *Job, i incident.Incident, r *Resu
 		r.fail("%d steps were lost though every rank could be saved", r.LostSteps)
 	}
 	for rank := range WorldSize {
-		if err := resumedOnce(j.Dir, rank, r.ResumedStep); err != nil {
+		if err := ResumedOnce(j.Dir, rank, 0, r.ResumedStep); err != nil {
 			r.fail("%v", err)
 		}
 	}

@@ -52,6 +52,9 @@ func (s *Stage) Box() *sandbox.Sandbox                    { return s.box }
 func (s *Stage) Bus() *bus.Bus                            { return s.bus }
 func (s *Stage) Incidents() bus.Bucket[incident.Incident] { return s.incidents }
 
+// Trainer is what the ranks run: torch, or stand-in if no Python with torch was found.
+func (s *Stage) Trainer() string { return s.trainer }
+
 // NATS is the address of the stage's NATS server.
 func (s *Stage) NATS() string { return s.url }
 

@@ -95,10 +95,11 @@ type scene struct {
 	raw   *nats.Conn // the tests' own, to say what nobody should
 	crash string     // the file that names the step after which the remediator dies
 	job   *demo.Job
-	kind  string // its launcher
 	made  int
 	err   error
 	tried bool
+
+	launcher string // of job
 }
 
 // scenes are those that no test has now. They are two, and tests run in parallel, since most of a recovery is waiting.
@@ -163,7 +164,7 @@ func newStage() (_ *demo.Stage, crash string, _ error) {
 	}
 	crash = filepath.Join(dir, "crash")
 	s, err := demo.SetUp(context.Background(), demo.StageOptions{
-		Nodes: nodes(), Auth: true, Progress: os.Stderr, Policies: relaxed, Bin: bin, Remediator: []string{self, asRemediator, "--crash", crash},
+		Nodes: nodes(), JobSet: true, Auth: true, Progress: os.Stderr, Policies: relaxed, Bin: bin, Remediator: []string{self, asRemediator, "--crash", crash},
 	})
 	if err != nil {
 		_ = os.RemoveAll(dir)

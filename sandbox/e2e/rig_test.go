@@ -55,21 +55,27 @@ func (r *rig) must(err error) {
 	}
 }
 
-// training is a job that steps: the one of the test before where that is still well, else a new one.
+// training returns an Indexed Job that steps: the job of the previous test if it is still well, else a new one.
 func (r *rig) training(launcher string) *demo.Job {
+	r.Helper()
+	return r.trainingAs(demo.KindJob, launcher)
+}
+
+// trainingAs returns a workload of that kind that steps, as training does.
+func (r *rig) trainingAs(workload, launcher string) *demo.Job {
 	r.Helper()
 	r.repair()
 	if j := r.scene.job; j != nil {
-		if r.scene.kind == launcher && r.steps(j, 20*time.Second) == nil {
+		if j.Kind == workload && r.scene.launcher == launcher && r.steps(j, 20*time.Second) == nil {
 			return j
 		}
 		r.scene.job = nil
 		r.must(r.Remove(r.ctx, j))
 	}
 	r.scene.made++
-	j, err := r.Submit(r.ctx, fmt.Sprintf("train-%d", r.scene.made), demo.Scenario{Launcher: launcher, Workload: demo.KindJob})
+	j, err := r.Submit(r.ctx, fmt.Sprintf("train-%d", r.scene.made), demo.Scenario{Launcher: launcher, Workload: workload})
 	r.must(err)
-	r.scene.job, r.scene.kind = j, launcher
+	r.scene.job, r.scene.launcher = j, launcher
 	r.must(r.Reached(r.ctx, j, 30, 2*time.Minute))
 	return j
 }
