@@ -109,6 +109,7 @@ type Snapshot struct {
 	CkptMono      uint64
 	CkptDuration  time.Duration
 	CkptBytes     uint64 // of this rank's files
+	Claim         ClaimReading
 	// ResumedStep is the step that the rank went on from, 0 when it found no checkpoint; valid with FlagResumed.
 	ResumedStep uint64
 	Error       string
@@ -126,6 +127,11 @@ type Snapshot struct {
 	NowMono uint64
 
 	capacity uint64
+}
+
+// ClaimReading is what a rank read of rank 0's heartbeat beside the checkpoints. ReadMono is when its look began; 0: it reads none.
+type ClaimReading struct {
+	Epoch, Attempt, Step, Count, ReadMono uint64
 }
 
 // Resumed is the step that the rank went on from; ok is false until it has looked for a checkpoint.
@@ -219,6 +225,7 @@ func decodeHeader(page []byte, size int64, now uint64) (Snapshot, error) {
 		PeakFLOPS:     positive(u64(960)),
 		CkptBytes:     u64(968),
 		CopiedMono:    u64(976),
+		Claim:         ClaimReading{Epoch: u64(984), Attempt: u64(992), Step: u64(1000), Count: u64(1008), ReadMono: u64(1016)},
 		NowMono:       now,
 		capacity:      uint64(capacity),
 	}

@@ -36,7 +36,7 @@ func TestTheRingThatPythonWroteIsReadFieldByField(t *testing.T) {
 		GPUUUID: "GPU-6e5a1f2c-0b0d-4d6e-9a55-1d8e4a1b0c3d", Torch: "2.3.1+cu121", JobUID: "5d0c8a4e-7b7e-4b0a-9d0a-3f1f2b9c1a77", Role: "pp1/tp0",
 		Workload: "model=gpt-124m;tokens=524288;seq=1024", StartUnix: time.Unix(1700000000, 0), StartMono: 5000000000,
 		HeartbeatMono: 9000000002, Written: 11, Step: 111, StepMono: 8200000000, Section: SectionOther, SectionName: "validation",
-		SectionMono: 9000000001, Exit: ExitException, CkptStep: 110, CkptMono: 9000000000, CkptDuration: 125 * time.Millisecond, CkptBytes: 1053696,
+		SectionMono: 9000000001, Exit: ExitException, CkptStep: 110, CkptMono: 9000000000, CkptDuration: 125 * time.Millisecond, CkptBytes: 1053696, Claim: ClaimReading{12, 2, 109, 77, 9000000000},
 		Settled: 10, NonFinite: 1, MemoryAllocated: 40 << 30, MemoryReserved: 60 << 30, MemoryPeak: 55 << 30, MemoryRetries: 2, MemoryMono: 9000000000,
 		StepFLOPs: 6.5e12, PeakFLOPS: 9.89e14,
 		Error: "RuntimeError: gloo connection closed by peer", NowMono: 10_000_000_000, capacity: 8,

@@ -2,13 +2,14 @@
 
 Promises: one rank claims for the gang and all ranks agree; `resume` is one decision for all ranks; with read_only
 nothing on the storage is touched; the heartbeat is a thread of its own, which neither a step nor the end of the process
-waits for.
+waits for, and so is the lookout on other nodes, which reads it for whoever asks whether the attempt lives.
 
 No torch here.
 """
 
 import contextlib
 import threading
+import time
 
 from . import chooser, claims
 from .claims import ClaimRefused, Fenced
@@ -16,6 +17,8 @@ from .exchange import Alone
 from .ownership import Owner
 
 ADOPTED_WITHIN = 120.0  # seconds between the starts of ranks that agree by the storage alone
+LOOKOUTS = 16  # nodes of a job, at most about, on which a rank reads the heartbeat
+READ_WITHIN = 2.0  # seconds; what a look that took longer found is of no known time
 
 
 class LoadContext:
@@ -32,12 +35,13 @@ class LoadContext:
 
 class Custody:
     """run: identity.Run. place(): (rank, world size) now. exchange(): a new exchange between the ranks. step(): last
-    completed step. fenced(error): ends this process."""
+    completed step. fenced(error): ends this process. seen(epoch, attempt, step, count, read_ns): hears what this rank
+    reads of rank 0's heartbeat; None for a rank that does not read it."""
 
-    def __init__(self, root, run, place, exchange, note, step, fenced, take_over=False):
+    def __init__(self, root, run, place, exchange, note, step, fenced, take_over=False, seen=None):
         self.root, self.run = root, run
         self._place, self._exchange, self._note, self._step, self._fenced = place, exchange, note, step, fenced
-        self._take_over = take_over
+        self._take_over, self._seen = take_over, seen
         self.owner = None
         self.read_only = False
         self._refused = None
@@ -66,6 +70,9 @@ class Custody:
         self.owner = Owner(claims.Claim(self.root, answer["record"]), self.run)
         if rank == 0 and self._beat is None:
             self._beat = Heartbeat(self.owner, self.run.attempt, self._step, self._fenced)
+            self._beat.start()
+        elif self._seen is not None and self._beat is None:
+            self._beat = Lookout(self.owner, self._seen, self._fenced)
             self._beat.start()
 
     def _take(self, adopt):
@@ -122,7 +129,7 @@ class Custody:
         )
 
     def end(self):
-        """Training is over: the claim's heartbeat says so."""
+        """Training is over: the claim's heartbeat says so, and nobody looks at it any more."""
         if self._beat is not None:
             self._beat.end()
 
@@ -162,3 +169,44 @@ class Heartbeat(threading.Thread):
         if threading.current_thread() is not self:
             with contextlib.suppress(RuntimeError):
                 self.join(patience)
+
+
+class Lookout(threading.Thread):
+    """Reads the claim's heartbeat on a node where rank 0 is not, and finds a later claim. The job's own mount and
+    rights are enough for it. The storage may hang this thread for as long as it likes."""
+
+    def __init__(self, owner, seen, fenced):
+        super().__init__(name="pitcrew-lookout", daemon=True)
+        self._owner, self._seen, self._fenced = owner, seen, fenced
+        self._over = threading.Event()
+
+    def run(self):
+        while not self._over.is_set():
+            began = time.monotonic_ns()
+            try:
+                self._owner.check()
+                self._look(began)
+            except Fenced as error:
+                if not self._over.is_set():
+                    self._fenced(error)
+                return
+            except (OSError, KeyError, TypeError, ValueError):
+                pass  # what cannot be read is no reading: it grows old, and nothing follows from it
+            self._over.wait(claims.BEAT_EVERY)
+
+    def _look(self, began):
+        value = claims.beat(self._owner.root, self._owner.epoch)
+        if value is None or value.get("epoch") != self._owner.epoch:
+            return
+        if time.monotonic_ns() - began < READ_WITHIN * 1e9:
+            self._seen(*(max(0, int(value[name])) for name in ("epoch", "attempt", "step", "count")), began)
+
+    def end(self):
+        self._over.set()
+
+
+def looks_out(rank, local_rank, world, local_world):
+    """Whether a rank reads the heartbeat: one on each node, or of a large job on every so many nodes, spread evenly."""
+    local_world = max(1, local_world)
+    every = local_world * max(1, -(-world // local_world) // LOOKOUTS)
+    return rank > 0 and local_rank == 0 and rank % every == 0

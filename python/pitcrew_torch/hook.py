@@ -18,9 +18,9 @@ import threading
 import time
 import warnings
 
-from .custody import Custody, LoadContext
+from .custody import Custody, LoadContext, looks_out
 from .exchange import Alone
-from .identity import Run, gpu_uuid, place, workload_of
+from .identity import Run, gpu_uuid, number, place, workload_of
 from .ring import (
     EXIT_CLEAN,
     EXIT_EXCEPTION,
@@ -113,9 +113,11 @@ class Hook:
         self.step = self.steps.step
         self._saver = self._custody = None
         if self.checkpoint_dir:
+            local_world = number(environ, "LOCAL_WORLD_SIZE", default=1)
+            reads = looks_out(self.rank, self.local_rank, self.world_size, local_world)
             self._custody = Custody(
                 self.checkpoint_dir, run, self._place, exchange, self._note, lambda: self.steps.done, self._fenced,
-                take_over=environ.get("PITCREW_TAKE_OVER") == "1",
+                take_over=environ.get("PITCREW_TAKE_OVER") == "1", seen=self.ring.claim if reads else None,
             )  # fmt: skip
         if self.can_save:
             self._saver = Saver(

@@ -79,6 +79,11 @@ HEADER = {
     "peak_flops": (960, "d"),
     "checkpoint_bytes": (968, "Q"),
     "copied_ns": (976, "Q"),
+    "claim_epoch": (984, "Q"),
+    "claim_attempt": (992, "Q"),
+    "claim_step": (1000, "Q"),
+    "claim_count": (1008, "Q"),
+    "claim_read_ns": (1016, "Q"),
 }
 
 RECORD_FIELDS = (
@@ -286,6 +291,13 @@ class Ring:
         self.words[_U64["checkpoint_ns"]] = now
         fence()
         self.words[_U64["checkpoint_step"]] = step
+
+    def claim(self, epoch, attempt, step, count, read):
+        """What this rank read of rank 0's heartbeat on the storage, by a look that began at `read`, monotonic ns."""
+        for name, value in zip(("epoch", "attempt", "step", "count"), (epoch, attempt, step, count)):
+            self.words[_U64["claim_" + name]] = value
+        fence()
+        self.words[_U64["claim_read_ns"]] = read
 
     def memory(self, now, allocated, reserved, peak, retries):
         """What the accelerator's allocator says, in bytes; retries: allocations that had to flush its cache first."""

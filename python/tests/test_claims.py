@@ -259,6 +259,96 @@ def test_the_heartbeat_finds_a_later_claim_and_ends_with_its_training(tmp_path, 
     assert claims.beat(str(tmp_path), 3)["ended"] is True and len(fenced) == 1
 
 
+def lookout(tmp_path, owner, fenced=None):
+    seen = []
+    look = custody.Lookout(owner, lambda *reading: seen.append(reading), (fenced if fenced is not None else []).append)
+    return look, seen
+
+
+def until(done, seconds=5):
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert done()
+
+
+def test_a_lookout_shows_the_heartbeat_as_it_goes_on_and_as_it_stands_still(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "BEAT_EVERY", 0.01)
+    who = run(0, "j")
+    owner, began = Owner(take(tmp_path, who), who), time.monotonic_ns()
+    look, seen = lookout(tmp_path, owner)
+    look.start()
+    time.sleep(0.05)
+    assert seen == []  # nobody beats yet
+    claims.write_beat(str(tmp_path), 1, 0, 41, 1)
+    until(lambda: seen)
+    claims.write_beat(str(tmp_path), 1, 0, 43, 2)
+    until(lambda: seen[-1][:4] == (1, 0, 43, 2))
+    still = len(seen)
+    until(lambda: len(seen) > still + 3)
+    assert {reading[:4] for reading in seen[still:]} == {(1, 0, 43, 2)}
+    times = [reading[4] for reading in seen]
+    assert times == sorted(set(times)) and began < times[0] <= time.monotonic_ns()
+    look.end()
+    look.join(5)
+
+
+def test_a_lookout_ends_its_rank_once_a_later_attempt_claims(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "BEAT_EVERY", 0.01)
+    who, fenced = run(0, "j"), []
+    look, _ = lookout(tmp_path, Owner(take(tmp_path, who), who), fenced)
+    look.start()
+    take(tmp_path, run(1, "j"))
+    look.join(5)
+    assert len(fenced) == 1 and isinstance(fenced[0], claims.Fenced)
+
+
+@pytest.mark.parametrize(
+    "beat",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"epoch": 2, "attempt": 0, "step": 1, "count": 1}',
+        b'{"epoch": 1, "attempt": 0, "step": 1}',
+        b'{"epoch": 1, "attempt": null, "step": 1, "count": 1}',
+    ],
+)
+def test_what_is_no_heartbeat_of_the_claim_is_no_reading(tmp_path, monkeypatch, beat):
+    monkeypatch.setattr(claims, "BEAT_EVERY", 0.01)
+    who = run(0, "j")
+    look, seen = lookout(tmp_path, Owner(take(tmp_path, who), who))
+    (tmp_path / ".pitcrew" / "beat-000001.json").write_bytes(beat)
+    look.start()
+    time.sleep(0.1)
+    assert look.is_alive() and seen == []
+    look.end()
+
+
+def test_a_look_that_the_storage_delays_is_no_reading(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "BEAT_EVERY", 0.01)
+    monkeypatch.setattr(custody, "READ_WITHIN", 0.02)
+    read = claims.beat
+    monkeypatch.setattr(claims, "beat", lambda *a: time.sleep(0.04) or read(*a))
+    who = run(0, "j")
+    claim = take(tmp_path, who)
+    claims.write_beat(str(tmp_path), 1, 0, 41, 1)
+    look, seen = lookout(tmp_path, Owner(claim, who))
+    look.start()
+    time.sleep(0.2)
+    assert look.is_alive() and seen == []
+    look.end()
+
+
+@pytest.mark.parametrize(
+    "world, local, readers",
+    [(1, 1, []), (2, 1, [1]), (2, 2, []), (16, 8, [8]), (128, 8, range(8, 128, 8)), (4096, 8, range(256, 4096, 256))],
+)
+def test_on_each_node_but_the_first_a_rank_reads_and_of_many_nodes_on_sixteen(world, local, readers):
+    found = [rank for rank in range(world) if custody.looks_out(rank, rank % local, world, local)]
+    assert found == list(readers)
+
+
 def test_a_heartbeat_that_the_storage_hangs_holds_nobody_up(tmp_path, monkeypatch):
     hang = threading.Event()
     monkeypatch.setattr(claims, "write_beat", lambda *_, **__: hang.wait(60))

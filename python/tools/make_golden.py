@@ -184,6 +184,7 @@ def golden_ring():
     r.settle(10)
     r.memory(9 * second, 40 << 30, 60 << 30, 55 << 30, 2)
     r.checkpoint(110, 9 * second, 125_000_000, 1_053_696)
+    r.claim(12, 2, 109, 77, 9 * second)
     r.section("validation", 9 * second + 1)
     r.beat(9 * second + 2)
     r.error("RuntimeError: gloo connection closed by peer\nsecond line is not kept")
