@@ -65,27 +65,37 @@ type LauncherStatus struct {
 
 // RankStatus is one rank as its ring and its socket show it.
 type RankStatus struct {
-	Rank          int     `json:"rank"`
-	LocalRank     int     `json:"local_rank"`
-	WorldSize     int     `json:"world_size"`
-	Attempt       int     `json:"attempt"`
-	Pid           int     `json:"pid"`
-	Step          int64   `json:"step"`
-	StepAgeS      float64 `json:"step_age_s"`
-	HeartbeatAgeS float64 `json:"heartbeat_age_s"`
-	Section       string  `json:"section"`
-	SectionAgeS   float64 `json:"section_age_s"`
-	MedianStepS   float64 `json:"median_step_s"` // of the ring's records; 0: none yet
-	P99StepS      float64 `json:"p99_step_s"`
-	SaveS         float64 `json:"save_s"` // longest save seen
-	CkptStep      int64   `json:"ckpt_step"`
-	ResumedStep   *int64  `json:"resumed_step,omitempty"` // nil: has not resumed yet
-	Connected     bool    `json:"connected"`              // the socket answers
-	ProcState     string  `json:"proc_state,omitempty"`   // of /proc/<pid>/stat, where it can be seen
-	Exit          string  `json:"exit"`                   // running|clean|exception
-	CanSave       bool    `json:"can_save"`
-	Strategy      string  `json:"strategy,omitempty"`
-	Error         string  `json:"error,omitempty"`
+	Rank          int           `json:"rank"`
+	LocalRank     int           `json:"local_rank"`
+	WorldSize     int           `json:"world_size"`
+	Attempt       int           `json:"attempt"`
+	Pid           int           `json:"pid"`
+	Step          int64         `json:"step"`
+	StepAgeS      float64       `json:"step_age_s"`
+	HeartbeatAgeS float64       `json:"heartbeat_age_s"`
+	Section       string        `json:"section"`
+	SectionAgeS   float64       `json:"section_age_s"`
+	MedianStepS   float64       `json:"median_step_s"` // of the ring's records; 0: none yet
+	P99StepS      float64       `json:"p99_step_s"`
+	SaveS         float64       `json:"save_s"` // longest save seen
+	CkptStep      int64         `json:"ckpt_step"`
+	Claim         *ClaimReading `json:"claim,omitempty"`        // nil: it reads none
+	ResumedStep   *int64        `json:"resumed_step,omitempty"` // nil: has not resumed yet
+	Connected     bool          `json:"connected"`              // the socket answers
+	ProcState     string        `json:"proc_state,omitempty"`   // of /proc/<pid>/stat, where it can be seen
+	Exit          string        `json:"exit"`                   // running|clean|exception
+	CanSave       bool          `json:"can_save"`
+	Strategy      string        `json:"strategy,omitempty"`
+	Error         string        `json:"error,omitempty"`
+}
+
+// ClaimReading is what a rank read of rank 0's heartbeat beside the checkpoints.
+type ClaimReading struct {
+	Epoch   int64   `json:"epoch"`
+	Attempt int     `json:"attempt"`
+	Step    int64   `json:"step"`
+	Count   int64   `json:"count"`
+	AgeS    float64 `json:"age_s"` // since its look at the storage began
 }
 
 // RankReply is one rank's answer to a step of the checkpoint protocol.

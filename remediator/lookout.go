@@ -6,6 +6,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/claims"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/policy"
@@ -14,10 +15,11 @@ import (
 
 // witness tells lost nodes from lost agents. Nodes on which a gang runs are watched from the start: the leader before may have been on one
 // that is lost. Losses that it had reported are taken over.
-func (r *remediator) witness(ctx context.Context, e *incident.Engine, pub *bus.Publisher, said *board) *witness.Watch {
+func (r *remediator) witness(ctx context.Context, e *incident.Engine, claim *claims.Watch, pub *bus.Publisher, said *board) *witness.Watch {
 	var w *witness.Watch
+	p := r.newPeers(e, claim, func(node string) bool { return w.Alive(node) })
 	w = witness.New(witness.Options{
-		Cluster: r.o.Cluster, Connected: r.bus.Connected, Publish: pub.Publish, Set: r.bus.SetCondition, Log: r.o.Log,
+		Cluster: r.o.Cluster, LeaseWait: r.o.LossWait, Connected: r.bus.Connected, Publish: pub.Publish, Set: r.bus.SetCondition, Log: r.o.Log,
 		Known: func(node string) bool {
 			_, err := r.cluster.Node(node)
 			return err == nil
@@ -33,13 +35,13 @@ func (r *remediator) witness(ctx context.Context, e *incident.Engine, pub *bus.P
 		Silent: func(ctx context.Context, node string) bool {
 			return errors.Is(r.cluster.ProbeKubelet(ctx, node), cluster.ErrSilent)
 		},
-		Peers: r.newPeers(e, func(node string) bool { return w.Alive(node) }).of,
-		Others: func(_ context.Context, node string) []witness.Evidence {
-			n, err := r.cluster.Node(node)
-			if err != nil || n.OutOfService == "" {
-				return nil
+		Peers: p.of,
+		Others: func(ctx context.Context, node string) []witness.Evidence {
+			found := p.silent(ctx, node)
+			if n, err := r.cluster.Node(node); err == nil && n.OutOfService != "" {
+				found = append(found, witness.Evidence{Kind: witness.OutOfService, Detail: "taint " + n.OutOfService})
 			}
-			return []witness.Evidence{{Kind: witness.OutOfService, Detail: "taint " + n.OutOfService}}
+			return found
 		},
 	})
 	for _, node := range r.cluster.NodeNames() {

@@ -2,12 +2,13 @@ package remediator
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
+	"github.com/pitcrew/pitcrew/remediator/claims"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/witness"
@@ -22,17 +23,18 @@ type peers struct {
 	gangs func(ctx context.Context, node string) ([]cluster.Gang, error)
 	ranks incident.Checkpointer
 	alive func(node string) bool
+	claim *claims.Watch
 	now   func() time.Time
 
 	mu sync.Mutex
 	at map[string]*asked // by the job's UID
 }
 
-// asked is one question to a gang. ranks is set when done is closed.
+// asked is one question to a gang. live is set when done is closed.
 type asked struct {
-	at    time.Time
-	done  chan struct{}
-	ranks map[int]bus.RankStatus
+	at   time.Time
+	done chan struct{}
+	live checkpoint.Gang
 }
 
 // of implements witness.Options.Peers. That a gang cannot be asked is no stall.
@@ -43,7 +45,12 @@ func (p *peers) of(ctx context.Context, node string) (witness.Peers, string) {
 	}
 	said, detail := witness.PeersUnknown, ""
 	for _, g := range gangs {
-		switch s, d := witness.JudgePeers(p.ask(ctx, g)); {
+		live := p.ask(ctx, g)
+		s, d := witness.JudgePeers(live.Ranks)
+		if shows, beat := p.claim.Judge(g.Job, live); s == witness.PeersUnknown && shows == claims.Stepping {
+			s, d = witness.PeersStepping, beat
+		}
+		switch {
 		case s == witness.PeersStill:
 			return s, g.Job.Namespace + "/" + g.Job.Name + ": " + d
 		case s == witness.PeersStepping:
@@ -53,7 +60,25 @@ func (p *peers) of(ctx context.Context, node string) (witness.Peers, string) {
 	return said, detail
 }
 
-func (p *peers) ask(ctx context.Context, g cluster.Gang) map[int]bus.RankStatus {
+// silent is the evidence that the claims of the jobs across a node give: the heartbeat of each of them stands still.
+func (p *peers) silent(ctx context.Context, node string) []witness.Evidence {
+	gangs, err := p.gangs(ctx, node)
+	if err != nil || len(gangs) == 0 {
+		return nil
+	}
+	var details []string
+	for _, g := range gangs {
+		shows, detail := p.claim.Judge(g.Job, p.ask(ctx, g))
+		if shows != claims.Silent {
+			return nil
+		}
+		details = append(details, g.Job.Namespace+"/"+g.Job.Name+": "+detail)
+	}
+	return []witness.Evidence{{Kind: witness.ClaimSilent, Detail: strings.Join(details, ", ")}}
+}
+
+// ask gives what the ranks of a gang say on nodes whose agents are heard.
+func (p *peers) ask(ctx context.Context, g cluster.Gang) checkpoint.Gang {
 	p.mu.Lock()
 	a := p.at[g.Job.UID]
 	mine := a == nil || p.now().Sub(a.at) > peersFor
@@ -76,25 +101,24 @@ func (p *peers) ask(ctx context.Context, g cluster.Gang) map[int]bus.RankStatus 
 		}
 		if len(heard) > 0 {
 			// Others wait for this answer, so it does not end with the context of whoever asked first.
-			live, _ := p.ranks.Observe(context.WithoutCancel(ctx), heard)
-			a.ranks = live.Ranks
+			a.live, _ = p.ranks.Observe(context.WithoutCancel(ctx), heard)
 		}
 		close(a.done)
 	}
 	select {
 	case <-a.done:
-		return a.ranks
+		return a.live
 	case <-ctx.Done():
-		return nil
+		return checkpoint.Gang{}
 	}
 }
 
 // newPeers asks the gangs of the cluster.
-func (r *remediator) newPeers(e *incident.Engine, alive func(string) bool) *peers {
+func (r *remediator) newPeers(e *incident.Engine, claim *claims.Watch, alive func(string) bool) *peers {
 	return &peers{
 		gangs: func(ctx context.Context, node string) ([]cluster.Gang, error) {
 			return r.cluster.GangsAt(ctx, event.Target{Node: node})
 		},
-		ranks: e.Checkpoint, alive: alive, now: time.Now, at: map[string]*asked{},
+		ranks: e.Checkpoint, alive: alive, claim: claim, now: time.Now, at: map[string]*asked{},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
+	"github.com/pitcrew/pitcrew/remediator/claims"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/witness"
@@ -48,7 +49,7 @@ func gangOf(pods int) cluster.Gang {
 func TestAGangIsAskedOnceForAllOfItsSilentNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &ranksOf{section: "step"}
-		p := &peers{ranks: r, alive: func(n string) bool { return n > "n3" }, now: time.Now, at: map[string]*asked{},
+		p := &peers{ranks: r, alive: func(n string) bool { return n > "n3" }, claim: &claims.Watch{Now: time.Now}, now: time.Now, at: map[string]*asked{},
 			gangs: func(context.Context, string) ([]cluster.Gang, error) { return []cluster.Gang{gangOf(10)}, nil }}
 		var all sync.WaitGroup
 		for i := range 300 {
@@ -71,7 +72,7 @@ func TestAGangIsAskedOnceForAllOfItsSilentNodes(t *testing.T) {
 }
 
 func TestAGangThatCannotBeAskedSaysNothing(t *testing.T) {
-	p := &peers{ranks: &ranksOf{section: "step"}, alive: func(string) bool { return false }, now: time.Now, at: map[string]*asked{},
+	p := &peers{ranks: &ranksOf{section: "step"}, alive: func(string) bool { return false }, claim: &claims.Watch{Now: time.Now}, now: time.Now, at: map[string]*asked{},
 		gangs: func(context.Context, string) ([]cluster.Gang, error) { return []cluster.Gang{gangOf(3)}, nil }}
 	if s, _ := p.of(t.Context(), "n1"); s != witness.PeersUnknown {
 		t.Errorf("no rank on a node that is heard: %q", s)

@@ -22,6 +22,7 @@ import (
 	"github.com/pitcrew/pitcrew/bus/callout"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
+	"github.com/pitcrew/pitcrew/remediator/claims"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/incident"
@@ -49,6 +50,7 @@ type Options struct {
 	Elect        bool     // leader election
 	Identity     string
 	Lease        time.Duration // a leader that is silent for so long is replaced; default 15 s
+	LossWait     time.Duration // until the silence of a node's agent and kubelet opens an incident without other evidence; default 40 s
 	// Alertmanagers and Webhooks are http addresses that the policy step notify sends to.
 	Alertmanagers, Webhooks []string
 	Steer                   string // address of the webhook that steers replacements below Kubernetes 1.36; empty: none
@@ -317,7 +319,9 @@ func (r *remediator) lead(ctx context.Context, l cluster.Lead) error {
 		return ignoreEnd(term, group.Wait())
 	}
 	e := r.engine(pub, said, l)
-	w := r.witness(ctx, e, pub, said)
+	claim := &claims.Watch{Now: time.Now}
+	e.Claims = claim
+	w := r.witness(ctx, e, claim, pub, said)
 	said.heard = w.Alive
 	if err := r.retry(ctx, "the open incidents", e.Start); err != nil {
 		return ignoreEnd(term, group.Wait())

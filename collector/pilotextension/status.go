@@ -69,6 +69,7 @@ func rankStatus(r *hook.Rank) (s bus.RankStatus, gpu string, ok bool) {
 	s.Section, s.SectionAgeS = v.Section.String(), v.Age(v.SectionMono).Seconds()
 	s.SaveS = max(s.SaveS, v.CkptDuration.Seconds())
 	s.CkptStep = int64(min(v.CkptStep, math.MaxInt64))
+	s.Claim = claimReading(ring, &v)
 	if step, ok := v.Resumed(); ok {
 		n := int64(min(step, math.MaxInt64))
 		s.ResumedStep = &n
@@ -79,6 +80,19 @@ func rankStatus(r *hook.Rank) (s bus.RankStatus, gpu string, ok bool) {
 		s.MedianStepS, s.P99StepS = stepTimes(records)
 	}
 	return s, v.GPUUUID, true
+}
+
+// claimReading is what the rank read of its job's heartbeat. The fields are stored before their time; a second look that finds another time or
+// another value shows that the first came between two stores.
+func claimReading(ring *hook.Ring, v *hook.Snapshot) *bus.ClaimReading {
+	c := v.Claim
+	if c.ReadMono == 0 || max(c.Epoch, c.Step, c.Count) > math.MaxInt64 || c.Attempt > math.MaxInt32 {
+		return nil
+	}
+	if again, err := ring.Snapshot(); err != nil || again.Claim != c {
+		return nil
+	}
+	return &bus.ClaimReading{Epoch: int64(c.Epoch), Attempt: int(c.Attempt), Step: int64(c.Step), Count: int64(c.Count), AgeS: v.Age(c.ReadMono).Seconds()}
 }
 
 // stepTimes are the median and the 99th percentile (nearest rank) of the steps' durations, 0 when none is known.

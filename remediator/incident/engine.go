@@ -27,7 +27,7 @@ type Engine struct {
 	Attempts   Attempts
 	Seen       Seen
 	Conditions Conditions
-	Claims     Claims // nil: the heartbeats of checkpoint directories cannot be read
+	Claims     Claims // nil: nobody reads the heartbeats of checkpoint directories
 	Ledger     *ledger.Ledger
 	Term       int64        // of this leader; Start takes it from the ledger
 	Fence      func() error // whether this leader's term still holds, asked before each write; nil: nobody else can lead

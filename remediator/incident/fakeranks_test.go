@@ -104,6 +104,11 @@ func (w *world) Observe(_ context.Context, members []checkpoint.Member) (checkpo
 				from := g.from
 				r.ResumedStep, r.Step = &from, g.from+int64((ran-w.startsIn)/(100*time.Millisecond))
 			}
+			if w.beat != nil && g.attempt == 0 {
+				if r.Section, r.StepAgeS = "eval", 30; r.Rank > 0 && l == 0 {
+					r.Claim = w.beat(g.attempt)
+				}
+			}
 			if g.dead[r.Rank] {
 				r.Exit, r.Connected = "exception", false
 			} else if len(g.dead) > 0 {

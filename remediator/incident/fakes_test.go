@@ -52,15 +52,16 @@ type world struct {
 	slips       int                 // replacements that are not stamped though the API server steers
 	slipsTo     string              // the node where they come down
 	recreateErr error
-	resumeErr   func() error  // of a gang that is suspended by now
-	asked       int           // whether a pod may be evicted
-	budget      func() error  // what a PodDisruptionBudget says to an eviction
-	lets        int           // how many pods a PodDisruptionBudget lets a recreation take at once; 0: all
-	cut         error         // a member's kubelet is silent, so the others stand still
-	goesOn      bool          // the others step on all the same
-	mute        bool          // no rank carries the hook
-	falls       map[int]bool  // attempts of which a worker ends before it is a rank
-	startsIn    time.Duration // from the attempt's beginning to ranks that have resumed
+	resumeErr   func() error                        // of a gang that is suspended by now
+	asked       int                                 // whether a pod may be evicted
+	budget      func() error                        // what a PodDisruptionBudget says to an eviction
+	lets        int                                 // how many pods a PodDisruptionBudget lets a recreation take at once; 0: all
+	cut         error                               // a member's kubelet is silent, so the others stand still
+	goesOn      bool                                // the others step on all the same
+	mute        bool                                // no rank carries the hook
+	beat        func(attempt int) *bus.ClaimReading // ranks are in an evaluation, and read this
+	falls       map[int]bool                        // attempts of which a worker ends before it is a rank
+	startsIn    time.Duration                       // from the attempt's beginning to ranks that have resumed
 }
 
 type node struct {

@@ -122,6 +122,9 @@ func (v *view) lossProof(ctx context.Context, node string) (proof, why string) {
 	}
 	others := members(v.gang, func(m cluster.Member) bool { return m.Node == node })
 	live, missing := v.e.Checkpoint.Observe(ctx, others)
+	if v.e.Claims != nil { // in any case: the first of two readings may be this one
+		proof, why = v.e.Claims.Silent(*v.Job, live)
+	}
 	switch said, detail := witness.JudgePeers(live.Ranks); {
 	case said == witness.PeersStill:
 		return "the job makes no progress: " + detail, ""
@@ -130,15 +133,10 @@ func (v *view) lossProof(ctx context.Context, node string) (proof, why string) {
 	case v.Begun && len(live.Ranks) == 0 && len(others) > len(missing):
 		return "this incident has stopped the job's ranks on other nodes, so it makes no progress", ""
 	}
-	if v.e.Claims != nil {
-		if proof, why = v.e.Claims.Silent(ctx, *v.Job); proof != "" {
-			return proof, ""
-		}
-	}
-	if why == "" {
+	if proof == "" && why == "" {
 		why = "no rank on another node can be read"
 	}
-	return "", why
+	return proof, why
 }
 
 // askLoss asks a person, who may know that the node is off.

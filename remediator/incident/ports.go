@@ -92,10 +92,11 @@ type Facts struct {
 	Wants    []guard.Place // nodes that the plan cordons
 }
 
-// Claims is what is known of the heartbeats that the ranks of a job leave beside their checkpoints.
+// Claims judges by the heartbeat that rank 0 of a job leaves beside its checkpoints; *claims.Watch is one.
 type Claims interface {
-	// Silent is the proof that nothing of the job writes its heartbeat any more; empty, with the reason, where there is none.
-	Silent(ctx context.Context, job event.Job) (proof, why string)
+	// Silent is the proof that nothing of the job writes its heartbeat any more, by what its ranks on other nodes read of it now and before;
+	// empty, with the reason, where there is none.
+	Silent(job event.Job, live checkpoint.Gang) (proof, why string)
 }
 
 // Store keeps incidents; *bus.Bucket[Incident] is one.
