@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -72,8 +73,13 @@ func New(o Options) *Dispatcher {
 		o.Count = func(string, Result) {}
 	}
 	d := &Dispatcher{o: o, told: map[string]bool{}}
+	named := map[string]int{}
 	for _, r := range o.Receivers {
-		d.lines = append(d.lines, &line{o: &d.o, to: r, more: make(chan struct{}, 1)})
+		name := r.Name()
+		if named[name]++; named[name] > 1 { // two webhooks of one host are told apart by their order
+			name = fmt.Sprintf("%s (%d)", name, named[name])
+		}
+		d.lines = append(d.lines, &line{o: &d.o, to: r, name: name, more: make(chan struct{}, 1)})
 	}
 	return d
 }
@@ -122,6 +128,7 @@ func (d *Dispatcher) Run(ctx context.Context) {
 type line struct {
 	o    *Options
 	to   Receiver
+	name string // for metrics and logs
 	more chan struct{}
 
 	mu    sync.Mutex
@@ -137,7 +144,7 @@ func (l *line) put(n Notice) {
 	l.queue = append(l.queue, n)
 	l.mu.Unlock()
 	if full {
-		l.o.Count(l.to.Name(), Dropped)
+		l.o.Count(l.name, Dropped)
 	}
 	select {
 	case l.more <- struct{}{}:
@@ -186,18 +193,18 @@ func (l *line) deliver(ctx context.Context, n Notice) bool {
 		err := l.try(ctx, n)
 		switch {
 		case err == nil:
-			l.o.Count(l.to.Name(), Sent)
+			l.o.Count(l.name, Sent)
 			return true
 		case ctx.Err() != nil:
 			return false
 		case errors.Is(err, ErrRefused) || time.Now().After(until):
-			l.o.Count(l.to.Name(), Failed)
-			l.o.Log.Error("notice not sent", "to", l.to.Name(), "key", n.Key, "error", err)
+			l.o.Count(l.name, Failed)
+			l.o.Log.Error("notice not sent", "to", l.name, "key", n.Key, "error", err)
 			return true
 		}
-		l.o.Count(l.to.Name(), Retried)
+		l.o.Count(l.name, Retried)
 		if wait == l.o.First {
-			l.o.Log.Warn("notice not sent; trying again", "to", l.to.Name(), "key", n.Key, "error", err)
+			l.o.Log.Warn("notice not sent; trying again", "to", l.name, "key", n.Key, "error", err)
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -230,10 +237,10 @@ func (l *line) last(ctx context.Context) {
 	defer cancel()
 	for n, ok := l.take(); ok; n, ok = l.take() {
 		if err := l.to.Send(ctx, n); err != nil {
-			l.o.Count(l.to.Name(), Failed)
-			l.o.Log.Error("notice not sent before the end", "to", l.to.Name(), "key", n.Key, "error", err)
+			l.o.Count(l.name, Failed)
+			l.o.Log.Error("notice not sent before the end", "to", l.name, "key", n.Key, "error", err)
 			continue
 		}
-		l.o.Count(l.to.Name(), Sent)
+		l.o.Count(l.name, Sent)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -346,6 +347,62 @@ func TestAWrongAddressIsNamed(t *testing.T) {
 		}
 		if _, err := NewWebhook(address); err == nil || !strings.HasPrefix(err.Error(), "webhook: ") {
 			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+// The path of a webhook is a secret with many services. It is in no name, error, log line or metric, also where the receiver repeats it.
+func TestNothingThatIsSaidOfAReceiverHoldsItsAddressesSecrets(t *testing.T) {
+	const path, query, word = "/services/T0AB/B0CD/sosecret", "token=hidden77", "pass-word-1"
+	p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/loop/sosecret" {
+			http.Redirect(w, r, r.URL.Path+"?"+r.URL.RawQuery, http.StatusTemporaryRedirect)
+			return
+		}
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, "Cannot POST "+r.URL.RequestURI()+" for key sosecret and hidden77")
+	}))
+	defer p.Close()
+	with := func(base, path string) string {
+		return strings.Replace(base, "://", "://ann:"+word+"@", 1) + path + "?" + query
+	}
+	dead := httptest.NewServer(nil)
+	dead.Close()
+	var said strings.Builder
+	var mu sync.Mutex
+	var labels []string
+	for _, address := range []string{with(p.URL, path), with(p.URL, "/loop/sosecret"), with(dead.URL, path)} {
+		d, stop := run(t, Options{Receivers: []Receiver{webhook(t, address), webhook(t, address)}, GiveUp: time.Millisecond, First: time.Millisecond,
+			Log: slog.New(slog.NewTextHandler(&said, nil)), Count: func(receiver string, _ Result) {
+				mu.Lock()
+				defer mu.Unlock()
+				labels = append(labels, receiver)
+			}})
+		d.Tell(notice(Opened))
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			mu.Lock()
+			n := len(labels)
+			mu.Unlock()
+			if n >= 2 {
+				break
+			}
+		}
+		stop()
+	}
+	for _, bad := range []string{"ftp://ann:" + word + "@h" + path + "?" + query, "https:" + path + "?" + query, "://" + path, "http://h:x" + path} {
+		if _, err := NewWebhook(bad); err == nil {
+			t.Errorf("%s is taken", bad)
+		} else {
+			said.WriteString(err.Error())
+		}
+	}
+	all := said.String() + strings.Join(labels, " ")
+	if !strings.Contains(all, "(2)") || !strings.Contains(all, "404 Not Found") {
+		t.Errorf("the test does not come where secrets are said: %s", all)
+	}
+	for _, secret := range []string{"sosecret", "T0AB", "hidden77", word} {
+		if strings.Contains(all, secret) {
+			t.Errorf("%s is said: %s", secret, all)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -30,7 +31,7 @@ func newEndpoint(address, path, media string) (endpoint, error) {
 		return endpoint{}, err
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return endpoint{}, fmt.Errorf("%q is no http address; give one like http://alertmanager:9093", u.Redacted())
+		return endpoint{}, fmt.Errorf("an address of scheme %q is no http address; give one like http://alertmanager:9093", u.Scheme) // the rest may be secret
 	}
 	if path != "" {
 		u = u.JoinPath(path)
@@ -38,8 +39,39 @@ func newEndpoint(address, path, media string) (endpoint, error) {
 	return endpoint{url: u, media: media, client: &http.Client{}}, nil
 }
 
-// name is the address without what may be secret: credentials and the query.
-func (e endpoint) name() string { return e.url.Scheme + "://" + e.url.Host + e.url.Path }
+// name is the address without what may be secret: credentials, the query, and the path, which is the whole secret of many webhooks.
+func (e endpoint) name() string {
+	name := e.url.Scheme + "://" + e.url.Host
+	if strings.Trim(e.url.Path, "/") != "" || e.url.RawQuery != "" {
+		name += "/…"
+	}
+	return name
+}
+
+// leastSecret is how long a part of an address is that is taken for a secret where a receiver repeats it alone.
+const leastSecret = 6
+
+// redact leaves out of a receiver's words what they repeat of its address: "Cannot POST /services/T0/B0/x".
+func (e endpoint) redact(said string) string {
+	parts := []string{e.url.String(), e.url.RequestURI(), e.url.EscapedPath(), e.url.Path, e.url.RawQuery}
+	if e.url.User != nil {
+		word, _ := e.url.User.Password()
+		parts = append(parts, e.url.User.String(), word, e.url.User.Username())
+	}
+	for _, p := range strings.FieldsFunc(e.url.Path+"&"+e.url.RawQuery, func(r rune) bool { return strings.ContainsRune("/&=?", r) }) {
+		parts = append(parts, p)
+	}
+	for _, query := range e.url.Query() {
+		parts = append(parts, query...)
+	}
+	slices.SortFunc(parts, func(a, b string) int { return len(b) - len(a) }) // a part is left out with what is around it
+	for _, p := range parts {
+		if len(p) >= leastSecret {
+			said = strings.ReplaceAll(said, p, "…")
+		}
+	}
+	return said
+}
 
 // post sends v. An answer that a repetition cannot change wraps ErrRefused.
 func (e endpoint) post(ctx context.Context, v any) error {
@@ -64,15 +96,18 @@ func (e endpoint) post(ctx context.Context, v any) error {
 	case resp.StatusCode < 300:
 		return nil
 	case resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode >= 500:
-		return fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(said)))
+		return fmt.Errorf("%s: %s", e.redact(resp.Status), e.redact(strings.TrimSpace(string(said))))
 	}
-	return fmt.Errorf("%w: %s: %s", ErrRefused, resp.Status, strings.TrimSpace(string(said)))
+	return fmt.Errorf("%w: %s: %s", ErrRefused, e.redact(resp.Status), e.redact(strings.TrimSpace(string(said))))
 }
 
 // cleaned is the client's error without the address, which may hold a secret.
 func cleaned(err error, e endpoint) error {
 	if u, ok := err.(*url.Error); ok { //nolint:errorlint // the client wraps once, at the outside
-		return fmt.Errorf("post to %s: %w", e.name(), u.Err)
+		err = u.Err
 	}
-	return err
+	if text := err.Error(); e.redact(text) != text { // a redirect that cannot be followed, say
+		return fmt.Errorf("post to %s: %s", e.name(), e.redact(text))
+	}
+	return fmt.Errorf("post to %s: %w", e.name(), err)
 }
