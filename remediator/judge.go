@@ -105,6 +105,7 @@ func (j *judge) Plan(e event.Event, f incident.Facts) (*incident.Plan, policy.Ju
 	if d.Guards != nil {
 		p.Unsteered = d.Guards.Unsteered
 		p.TakeUpWithin, p.Deadlines, p.ApprovalWithin = time.Duration(d.Guards.TakeUpWithin), d.Guards.Deadlines, time.Duration(d.Guards.ApprovalWithin)
+		p.OneCause = d.Guards.OneCause
 	}
 	if d.Verify != nil {
 		p.VerifyWithin = time.Duration(d.Verify.Within)

@@ -21,6 +21,7 @@ import (
 type metrics struct {
 	reg       *prometheus.Registry
 	closed    *prometheus.CounterVec
+	children  *prometheus.CounterVec
 	recovered prometheus.Histogram
 	phase     *prometheus.HistogramVec
 	lost      prometheus.Counter
@@ -39,7 +40,8 @@ var secondsBuckets = []float64{.05, .1, .25, .5, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15
 func newMetrics() *metrics {
 	m := &metrics{
 		reg:       prometheus.NewRegistry(),
-		closed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_incidents_closed_total", Help: "Incidents closed, by outcome."}, []string{"outcome"}),
+		closed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_incidents_closed_total", Help: "Incidents closed, by outcome. Incidents of one cause count once, as their parent."}, []string{"outcome"}),
+		children:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_incident_children_closed_total", Help: "Incidents closed that a parent spoke for, by outcome."}, []string{"outcome"}),
 		recovered: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pitcrew_job_recovery_seconds", Help: "From the fault as its event dates it (the kernel's line, DCGM's sample; of a hung rank its last sign of life), or from when no guard held it back any more, to the first step of every rank past the checkpoint.", Buckets: secondsBuckets}),
 		phase:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "pitcrew_incident_phase_seconds", Help: "Time that a step of an incident took.", Buckets: secondsBuckets}, []string{"state"}),
 		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "pitcrew_lost_steps_total", Help: "Optimizer steps that had to be repeated."}),
@@ -51,17 +53,27 @@ func newMetrics() *metrics {
 		logins:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_nats_logins_total", Help: "Clients that NATS asked about: allowed, or why not."}, []string{"result"}),
 		steered:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_steered_pods_total", Help: "Pods that the API server asked the placement webhook about, by result: stamped, passed, malformed."}, []string{"result"}),
 	}
-	m.reg.MustRegister(m.closed, m.recovered, m.phase, m.lost, m.refused, m.dropped, m.behind, m.oldest, m.notices, m.logins, m.steered, collectors.NewGoCollector(),
+	m.reg.MustRegister(m.closed, m.children, m.recovered, m.phase, m.lost, m.refused, m.dropped, m.behind, m.oldest, m.notices, m.logins, m.steered, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), noted{m}, waits{m}, prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: "pitcrew_incidents_open", Help: "Incidents under way."}, func() float64 {
-				e := m.engine.Load()
-				if e == nil {
-					return 0
-				}
-				open, _ := e.Incidents()
-				return float64(len(open))
-			}))
+			prometheus.GaugeOpts{Name: "pitcrew_incidents_open", Help: "Incidents under way. Incidents of one cause count once, as their parent."}, func() float64 { return m.open(true) }),
+		prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: "pitcrew_incident_children_open", Help: "Incidents under way that a parent speaks for."}, func() float64 { return m.open(false) }))
 	return m
+}
+
+// open counts the incidents under way that speak for themselves, or those that do not.
+func (m *metrics) open(speak bool) (n float64) {
+	e := m.engine.Load()
+	if e == nil {
+		return 0
+	}
+	open, _ := e.Incidents()
+	for _, i := range open {
+		if (i.Parent == "" || e.Speaks(i)) == speak {
+			n++
+		}
+	}
+	return n
 }
 
 // backlog takes in what waits to be dealt with.
@@ -84,8 +96,12 @@ func (m *metrics) observe(i *incident.Incident) {
 	if i.State != incident.Closed {
 		return
 	}
-	m.closed.WithLabelValues(string(i.Outcome)).Inc()
-	if i.Outcome == incident.Recovered {
+	if e := m.engine.Load(); i.Parent != "" && e != nil && !e.Speaks(i) {
+		m.children.WithLabelValues(string(i.Outcome)).Inc()
+	} else {
+		m.closed.WithLabelValues(string(i.Outcome)).Inc()
+	}
+	if i.Outcome == incident.Recovered && i.FirstStep != nil {
 		from := i.Began()
 		if i.TakenUp.After(from) { // what a guard held back is not what Pitcrew took
 			from = i.TakenUp

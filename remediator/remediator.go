@@ -380,7 +380,7 @@ func (r *remediator) engine(pub *bus.Publisher, said *board, l cluster.Lead) *in
 			r.o.Log.Warn("publish a step", "incident", i.ID, "error", err)
 		}
 	}
-	e.Ignored = r.ignored
+	e.Ignored, e.Alone = r.ignored, r.tell
 	r.metrics.engine.Store(e)
 	return e
 }

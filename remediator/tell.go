@@ -3,6 +3,8 @@ package remediator
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
+	"strings"
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
@@ -35,10 +37,13 @@ func receivers(o Options) (out []notify.Receiver, err error) {
 
 // tell sends what an incident came to, if its rule says notify. Each stage is told once.
 func (r *remediator) tell(i *incident.Incident) {
-	if !i.Plan.Has(policy.Notify) {
+	if !i.Plan.Has(policy.Notify) || !r.speaks(i) {
 		return
 	}
-	if i.State != incident.Closed && i.Plan.Mode != policy.Observe { // what only observes is told when it is judged
+	if i.Group != nil && i.Open() { // its first child was told when it opened
+		r.notices.Tell(incidentNotice(i, notify.Updated))
+	}
+	if i.Open() && i.Group == nil && i.Plan.Mode != policy.Observe { // what only observes is told when it is judged
 		r.notices.Tell(incidentNotice(i, notify.Opened))
 	}
 	switch {
@@ -47,6 +52,12 @@ func (r *remediator) tell(i *incident.Incident) {
 	case i.NeedsPerson():
 		r.notices.Tell(incidentNotice(i, notify.Waiting))
 	}
+}
+
+// speaks reports whether people are told of the incident itself, and not of its parent instead.
+func (r *remediator) speaks(i *incident.Incident) bool {
+	e := r.metrics.engine.Load()
+	return e == nil || e.Speaks(i)
 }
 
 // tellStanding tells again, after a change of leader, what the one before may not have told.
@@ -71,12 +82,28 @@ func incidentNotice(i *incident.Incident, stage notify.Stage) notify.Notice {
 		about = fmt.Sprintf("%s %s/%s", i.Job.Kind, i.Job.Namespace, i.Job.Name)
 	}
 	said := f.Signal + " on " + f.Node
+	if g := i.Group; g != nil {
+		n.Thread, n.Nodes = g.First, len(g.Nodes())
+		if g.FirstJob != nil { // the labels of the first child's alert
+			n.Namespace, n.Job = g.FirstJob.Namespace, g.FirstJob.Name
+		}
+		about, said = g.Domain.String(), fmt.Sprintf("%s on %d nodes, incident %s", f.Signal, n.Nodes, i.ID)
+	}
 	switch stage {
+	case notify.Updated:
+		n.Key = fmt.Sprintf("%s/%d", n.Key, doubled(n.Nodes))
+		n.At, n.Summary = i.Group.Joined, fmt.Sprintf("%s: %s; rule %s of policy %s", about, said, i.Plan.Rule, i.Plan.Policy)
 	case notify.Opened:
 		n.At, n.Summary = i.Opened, fmt.Sprintf("%s: %s; rule %s of policy %s takes it up", about, said, i.Plan.Rule, i.Plan.Policy)
 	case notify.Waiting:
 		if n.Key = fmt.Sprintf("%s/%d/%s", n.Key, i.Round, i.Waiting); i.Wait != nil { // its words may change while it lasts
 			n.Key = fmt.Sprintf("%s/%d/%s/%d", i.ID, i.Round, i.Wait.Reason, i.Wait.Since.Unix())
+		}
+		if g := i.Group; g != nil { // told once for each reason, and again after an answer
+			n.Key = fmt.Sprintf("%s/%s/%s", i.ID, stage, strings.Join(g.Reasons, ","))
+			if g.Answer != nil {
+				n.Key += fmt.Sprintf("/%d", g.Answer.Number)
+			}
 		}
 		n.NeedsPerson, n.Summary = true, fmt.Sprintf("%s: %s; waits: %s", about, said, i.Waiting)
 	case notify.Closed:
@@ -107,6 +134,9 @@ func (r *remediator) ignored(e event.Event, f incident.Facts, d policy.Judgement
 	}
 	r.notices.Tell(n)
 }
+
+// doubled is the greatest power of two that is not above n: a parent that grows is told anew when it has doubled.
+func doubled(n int) int { return 1 << (bits.Len(uint(n)) - 1) }
 
 func began(e event.Event) time.Time {
 	if e.Data.Onset.IsZero() {

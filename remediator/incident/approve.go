@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/guard"
@@ -43,6 +44,11 @@ func approve(ctx context.Context, v *view) Result {
 				i.Plan, i.Moves = i.Plan.onlyNode(), nil
 			})
 		}
+		if !v.HeldAt.IsZero() && !v.Plan.NeedsApproval && !v.acted() {
+			if r := v.rejudged(); r != nil {
+				return *r
+			}
+		}
 		for k := range v.Faults { // or their age would stand against what the person has just agreed to
 			if v.Approval != "" {
 				v.Faults[k].Seen = v.now
@@ -60,6 +66,9 @@ func approve(ctx context.Context, v *view) Result {
 		return v.heldBack(v.Plan, refused, func(i *Incident) { i.Guards = verdicts })
 	}
 	seen := v.now
+	if !v.HeldAt.IsZero() && v.TakenUp.Before(v.HeldAt) {
+		text += fmt.Sprintf("; taken up %s after a guard held it back, and it still holds", v.now.Sub(v.HeldAt).Round(time.Second))
+	}
 	return GoOn(Approved, text, func(i *Incident) {
 		i.Guards = verdicts
 		if !v.HeldAt.IsZero() && i.TakenUp.Before(v.HeldAt) {

@@ -42,7 +42,12 @@ type Engine struct {
 	// Writes, if not nil, hands over what was written to the cluster for an incident since it was last asked.
 	Writes func(id string) []Write
 
+	// Alone, if not nil, hears of an incident that did not speak for a while and does now: see Speaks.
+	Alone func(*Incident)
+
 	keys keys // events are dealt with in parallel, but those about one node or one job one after the other
+
+	kin *kin // incidents that may have one cause
 
 	mu      sync.Mutex
 	drivers map[string]*driver   // open incidents by id
@@ -68,6 +73,7 @@ func (e *Engine) Start(ctx context.Context) error {
 		stored[k].Value.migrate()
 	}
 	e.mu.Lock()
+	e.kin = newKin()
 	e.ctx, e.drivers, e.closed, e.noted = ctx, map[string]*driver{}, map[string]Incident{}, map[string]int64{}
 	e.byJob, e.byNode, e.look = map[string]*driver{}, map[string][]*driver{}, make(chan struct{}, 1)
 	e.mu.Unlock()
@@ -77,16 +83,19 @@ func (e *Engine) Start(ctx context.Context) error {
 	}
 	e.Term = e.Ledger.Term()
 	e.wg.Go(func() { <-served })
+	slices.SortFunc(stored, func(a, b bus.Change[Incident]) int { return a.Value.Opened.Compare(b.Value.Opened) }) // the first of one cause is told
 	for _, c := range stored {
 		if c.Value.Open() {
 			e.Log.Info("taking up an incident", "incident", c.Value.ID, "state", c.Value.State)
 			e.drive(c.Value, c.Rev)
 		} else {
 			e.remember(c.Value)
+			e.meet(&c.Value)
 		}
 	}
 	e.wg.Go(func() { e.keep(ctx) })
 	e.wg.Go(func() { e.takeUps(ctx) })
+	e.wg.Go(func() { e.gathers(ctx) })
 	return nil
 }
 
@@ -332,7 +341,11 @@ func (e *Engine) NeedPerson() (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, d := range e.drivers {
-		if d.now.Load().NeedsPerson() {
+		i := d.now.Load()
+		if p := e.drivers[i.Parent]; p != nil && p.now.Load().Open() {
+			continue // its parent counts
+		}
+		if i.NeedsPerson() {
 			n++
 		}
 	}
@@ -345,7 +358,7 @@ func (e *Engine) Waits() map[string]Wait {
 	defer e.mu.Unlock()
 	out := map[string]Wait{}
 	for id, d := range e.drivers {
-		if w := d.pending.Load(); w != nil {
+		if w := d.pending.Load(); w != nil && w.Reason != ReasonChildren {
 			out[id] = *w
 		}
 	}

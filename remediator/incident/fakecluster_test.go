@@ -95,7 +95,7 @@ func (w *world) taken(without []string) map[string]bool {
 func (w *world) view(name string, taken map[string]bool) *fleet.Node {
 	n := w.nodes[name]
 	p := &fleet.Node{Name: name, Ready: true, Labels: map[string]string{"nvidia.com/gpu.product": n.product}, Unschedulable: n.quarantined != "", Quarantined: n.quarantined,
-		OutOfService: n.off, Held: n.held, Free: map[string]int64{"gpu": 1}}
+		OutOfService: n.off, Pool: n.pool, Held: n.held, Free: map[string]int64{"gpu": 1}}
 	if n.rack != "" {
 		p.Labels[policy.RackLabels()[0]] = n.rack
 	}

@@ -66,7 +66,7 @@ type world struct {
 
 type node struct {
 	product     string // of its GPUs
-	rack        string
+	rack, pool  string
 	quarantined string
 	gone        bool
 	off         string // the taint that says that it is off

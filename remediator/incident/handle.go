@@ -215,7 +215,7 @@ func (e *Engine) concern(ctx context.Context, h *handling, g *cluster.Gang) erro
 				return err
 			}
 		}
-		return e.open(ctx, ev, g, f, observed)
+		return e.open(ctx, ev, g, f, plan, domainsOf(node), observed)
 	}
 	if errors.Is(err, errClosed) { // it ended at this moment
 		ended := d.snapshot()
@@ -247,7 +247,7 @@ func (e *Engine) incidentOf(g *cluster.Gang, node string) *driver {
 }
 
 // open makes the incident's record. Its id follows from the event and the job, so that a redelivery finds the first.
-func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fault, observed *Incident) error {
+func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fault, p *Plan, domains []Domain, observed *Incident) error {
 	now := e.Now()
 	subject := ev.Data.Target.Node
 	if g != nil {
@@ -255,6 +255,7 @@ func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fa
 	}
 	i := Incident{
 		ID: "inc-" + event.NewID(ev.ID, subject)[:12], Cluster: e.Name, Term: e.Term, State: Detected, Furthest: Detected, Opened: now, StateAt: now, Faults: []Fault{f}, Round: 1,
+		Domains: domains,
 	}
 	i.Notes = []Note{{At: now, State: Detected, Text: strings.TrimSpace(fmt.Sprintf("%s on %s %s", f.Signal, f.Node, ev.Data.Evidence.Raw))}}
 	if observed != nil {
@@ -266,6 +267,9 @@ func (e *Engine) open(ctx context.Context, ev event.Event, g *cluster.Gang, f Fa
 	}
 	if err := e.fence(); err != nil {
 		return err
+	}
+	if i.Parent = e.kin.meets(siblingOf(&i, p), true); i.Parent != "" {
+		i.note(now, "one cause with others: a child of "+i.Parent)
 	}
 	rev, err := e.Store.Put(ctx, i.ID, i, 0)
 	if err != nil { // it may be stored all the same: delivered before, or only the answer was lost

@@ -175,6 +175,11 @@ type Incident struct {
 	LostSteps   *int64            `json:"lost_steps,omitempty"`
 	FirstStep   *time.Time        `json:"first_step,omitempty"` // when the last rank had stepped past the checkpoint
 
+	Parent   string   `json:"parent,omitempty"`   // the incident that speaks for this one and for others of the same cause
+	Domains  []Domain `json:"domains,omitempty"`  // failure domains of its node when it was opened
+	Answered string   `json:"answered,omitempty"` // the last answer that its parent handed on
+	Group    *Group   `json:"group,omitempty"`    // of a parent only
+
 	Notes  []Note  `json:"notes"`
 	Writes []Write `json:"writes,omitempty"`
 }

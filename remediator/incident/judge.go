@@ -1,7 +1,9 @@
 package incident
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -57,6 +59,9 @@ func plan(ctx context.Context, v *view) Result {
 		if v.acted() { // half a remediation does more harm than a late one
 			return refusal(refused[0])
 		}
+		if chosen.queues(refused) {
+			return GoOn(Planned, fmt.Sprintf("policy %s, rule %s; it waits for its turn: guard %s", chosen.Policy, chosen.Rule, refused[0]), record)
+		}
 		return v.heldBack(chosen, refused, record)
 	}
 	if chosen.Mode == policy.Observe {
@@ -105,6 +110,42 @@ func (v *view) judge() (chosen *Plan, facts Facts, faults []Fault, err error) {
 	return chosen, facts, faults, nil
 }
 
+// limits are the guards whose refusal ends when other incidents or time free a place. The ledger's queue orders who gets it.
+var limits = []guard.Name{guard.Breaker, guard.Concurrent, guard.Cooldown, guard.ActBudget}
+
+// queues reports whether a refused plan waits in the ledger's queue, by severity and then by the GPUs that stand idle. It does not where a
+// person has to agree first, or where a guard refuses that no place would satisfy.
+func (p *Plan) queues(refused []guard.Verdict) bool {
+	return p.Mode != policy.Observe && !p.NeedsApproval && !slices.ContainsFunc(refused, func(v guard.Verdict) bool { return !slices.Contains(limits, v.Guard) })
+}
+
+// rejudged looks whether policy still says what it said when the plan was made, which may be long ago for a plan that waited for its turn.
+// nil: it does.
+func (v *view) rejudged() *Result {
+	chosen, _, faults, err := v.judge()
+	if err != nil {
+		return result(failed(err))
+	}
+	if chosen != nil && (v.gang == nil || v.left()) {
+		chosen = chosen.onlyNode()
+	}
+	moves := func(a, b Fault) bool { return a.Moves == b.Moves }
+	if chosen != nil && chosen.same(v.Plan) && slices.EqualFunc(faults, v.Faults, moves) {
+		return nil
+	}
+	now := v.now
+	return result(Again("policy says otherwise by now; judged again", func(i *Incident) { i.State, i.StateAt = Correlated, now }))
+}
+
+// same reports whether two plans do the same, by the same rule. How they were decided does not matter.
+func (p *Plan) same(o *Plan) bool {
+	a, b := *p, *o
+	a.Decision, b.Decision = nil, nil
+	x, errA := json.Marshal(a)
+	y, errB := json.Marshal(b)
+	return errA == nil && errB == nil && bytes.Equal(x, y)
+}
+
 // left reports that the job has left the faulty nodes by itself before anything was done: there is nothing to bring back, and its
 // ranks are not to be disturbed. A fault of a rank is one wherever its pod is.
 func (v *view) left() bool {
@@ -130,6 +171,9 @@ func (v *view) verdicts(p *Plan, f Facts, book *ledger.Book) []guard.Verdict {
 		if len(guard.Blocking(verdicts)) > 0 {
 			break
 		}
+	}
+	if held, yes := v.e.heldWith(v.Parent, v.now); yes {
+		verdicts = append(slices.DeleteFunc(slices.Clone(verdicts), func(o guard.Verdict) bool { return o.Guard == guard.Hold && o.Allowed }), held)
 	}
 	return verdicts
 }

@@ -33,7 +33,7 @@ func (e *Engine) idle(g *cluster.Gang, f Fault) (found Incident, ok bool) {
 }
 
 func (i *Incident) idle() bool {
-	return (i.Outcome == Observed || i.Outcome == Refused) && i.Plan != nil && !i.acted()
+	return (i.Outcome == Observed || i.Outcome == Refused) && i.Plan != nil && !i.acted() && i.Group == nil
 }
 
 // concerns reports whether what happens to a gang, or to a node on which none runs, is a matter of this incident.

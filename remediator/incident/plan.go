@@ -25,6 +25,8 @@ type Plan struct {
 	Deadlines      policy.Deadlines `json:"deadlines,omitzero"`
 	// Unsteered is what happens to a replacement that the scheduler placed by its own choice on a node that is not equivalent; empty: it stays.
 	Unsteered policy.Unsteered `json:"unsteered,omitempty"`
+	// OneCause says when incidents of many nodes become one, with a parent.
+	OneCause policy.Grouping `json:"one_cause,omitzero"`
 	// Decision is the whole path of the judgment, as `explain` prints it.
 	Decision json.RawMessage `json:"judgement,omitempty"`
 }

@@ -31,6 +31,7 @@ const (
 	ReasonForbidden Reason = "forbidden"          // the API server refuses the request
 	ReasonRetry     Reason = "api-error"          // the API server or an agent did not answer as hoped
 	ReasonStore     Reason = "store"              // the record cannot be stored
+	ReasonChildren  Reason = "children"           // a parent's children are under way; its step bounds that itself
 )
 
 // guardReason is the reason of a guard's refusal.
@@ -86,6 +87,7 @@ var meanings = map[Reason]meaning{
 	ReasonForbidden: {begins: "the API server refuses it: ", report: 10 * time.Second, how: "the right, the admission policy or the quota that refuses it being changed", idle: 30 * time.Minute, stopped: 30 * time.Minute},
 	ReasonRetry:     {begins: "will try again: ", report: 5 * time.Minute, how: "the API server and the nodes' agents answering", idle: time.Hour, stopped: time.Hour},
 	ReasonStore:     {begins: "the record cannot be stored: ", report: time.Minute, how: "NATS accepting writes again"},
+	ReasonChildren:  {begins: "its incidents: ", report: never, quiet: true},
 
 	guardReason(guard.KillSwitch): {begins: waitGuard + string(guard.KillSwitch), how: "`pitcrew resume`", parks: true},
 	guardReason(guard.Hold):       {begins: waitGuard + string(guard.Hold), how: "taking the annotation " + guard.HoldAnnotation + " off the node or job", parks: true},
@@ -138,6 +140,8 @@ func (w *Wait) needs() bool { return w != nil && !w.Reported.IsZero() }
 // refusal, tries that are used up, a step that was given up, a policy that only observes.
 func (i *Incident) NeedsPerson() bool {
 	switch {
+	case i.Group != nil && i.Open():
+		return i.Group.Stuck > 0
 	case i.State == Closed:
 		return i.Outcome == Failed || i.Outcome == Refused || i.Outcome == Observed || i.Outcome == GaveUp
 	case i.Wait != nil:
@@ -161,6 +165,9 @@ func (i *Incident) legacyWait() meaning {
 
 // Asks reports whether the incident waits for a person's answer.
 func (i *Incident) Asks() bool {
+	if i.Group != nil {
+		return i.Open() && i.Group.Asking > 0
+	}
 	if i.Wait != nil && i.Wait.Reason == ReasonEvidence {
 		return i.Open()
 	}

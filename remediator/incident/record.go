@@ -48,6 +48,7 @@ func (d *driver) take(i Incident, rev uint64) {
 	d.now.Store(&i)
 	d.rev, d.attempted = rev, nil
 	d.e.index(d, was, &i)
+	d.e.meet(&i)
 }
 
 // migrate completes a record that an earlier version wrote.
@@ -167,9 +168,14 @@ func (d *driver) stored(next *Incident, rev uint64) {
 	d.now.Store(next)
 	d.rev, d.attempted = rev, nil
 	if !next.Open() {
-		d.e.remember(*next)
+		if d.e.remember(*next); next.Group != nil {
+			d.e.kin.leads(next)
+		}
 	}
 	d.e.index(d, was, next)
+	if was.Plan == nil { // an earlier leader opened it, and its rule is known by now
+		d.e.meet(next)
+	}
 	if d.e.Stepped != nil {
 		i := d.snapshot()
 		d.e.Stepped(&i)

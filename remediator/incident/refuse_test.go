@@ -198,7 +198,7 @@ func TestAnIncidentWaitsForItsTurn(t *testing.T) {
 		}
 		s.says(at("gpu/row-remap", "n1"))
 		time.Sleep(20 * time.Second)
-		if i := s.only(); i.State != Correlated || len(s.did) > 0 || i.NeedsPerson() {
+		if i := s.only(); i.State != Planned || len(s.did) > 0 || i.NeedsPerson() {
 			t.Fatalf("%s %s, did %q", i.State, i.Outcome, s.did)
 		}
 		s.mu.Lock()

@@ -43,7 +43,7 @@ func (e *Engine) takeUps(ctx context.Context) {
 		_, all := e.Incidents()
 		still := map[string]bool{}
 		for _, i := range all {
-			if i.Open() || i.Plan == nil || i.Plan.Mode != policy.Observe {
+			if i.Open() || i.Group != nil || i.Plan == nil || i.Plan.Mode != policy.Observe {
 				continue
 			}
 			for _, f := range i.Faults {

@@ -21,6 +21,12 @@ func (i Incident) Write(w io.Writer) {
 	if i.Job != nil {
 		p("  job        %s %s/%s, %s%s", i.Job.Kind, i.Job.Namespace, i.Job.Name, count(i.WorldSize, "rank"), paths[i.Path])
 	}
+	if i.Parent != "" {
+		p("  parent     %s: it has its cause in common with others", i.Parent)
+	}
+	if i.Group != nil {
+		i.Group.write(p, i.ID)
+	}
 	for _, f := range i.Faults {
 		p("  fault      %s on %s%s (%s)%s", f.Signal, f.Node, about(f), f.Sev, seen(f))
 	}

@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,7 @@ func init() { // the table refers to functions that refer to it
 		Restarted:    {resume, true},
 		Resumed:      {verify, true},
 		Verified:     {finish, false},
+		Grouped:      {gather, false},
 	}
 }
 
@@ -50,7 +52,7 @@ const watchEvery = 2 * time.Second // beside the watch, in case one is missed
 
 // look reads the job's live state and what people did since. A result means that the step is not to be begun.
 func (v *view) look(ctx context.Context) *Result {
-	if r := v.undone(); r != nil {
+	if r := cmp.Or(v.rejected(), v.undone()); r != nil {
 		return r
 	}
 	if v.Job == nil {

@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -63,7 +64,7 @@ func (n Notice) alert(name string, ends time.Time) alert {
 	return alert{
 		Labels: filled(map[string]string{
 			"alertname": name, "severity": n.Severity, "cluster": n.Cluster, "node": n.Node, "gpu": n.GPU, "namespace": n.Namespace, "job": n.Job,
-			"signal": n.Signal, "incident": n.Incident,
+			"signal": n.Signal, "incident": cmp.Or(n.Thread, n.Incident),
 		}),
 		Annotations: filled(map[string]string{
 			"summary": n.Summary, "description": n.Detail, "policy": n.Policy, "rule": n.Rule, "state": n.State, "outcome": n.Outcome,

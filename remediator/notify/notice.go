@@ -18,15 +18,19 @@ type Stage string
 const (
 	Opened  Stage = "opened"
 	Waiting Stage = "waiting" // nothing goes on without a person
+	Updated Stage = "updated" // a parent has more children
 	Closed  Stage = "closed"
 	Finding Stage = "finding" // an event on which no rule acts
 )
 
 // Notice is one thing to tell. Its JSON form is the data of a webhook's CloudEvent.
 type Notice struct {
-	Key         string    `json:"key"` // of the occurrence; the CloudEvent's id
-	Stage       Stage     `json:"stage"`
-	Incident    string    `json:"incident,omitempty"`
+	Key      string `json:"key"` // of the occurrence; the CloudEvent's id
+	Stage    Stage  `json:"stage"`
+	Incident string `json:"incident,omitempty"`
+	// Thread is the incident in whose thread the notice goes on: that of the first child, for a parent. Empty: its own.
+	Thread      string    `json:"thread,omitempty"`
+	Nodes       int       `json:"nodes,omitempty"` // of a parent
 	Cluster     string    `json:"cluster"`
 	Node        string    `json:"node,omitempty"`
 	GPU         string    `json:"gpu_uuid,omitempty"`

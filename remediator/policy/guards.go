@@ -28,8 +28,19 @@ type Guards struct {
 	// KernelConditionMaxAge ends a condition that only a line of the kernel log reported. It never exceeds the 30 days for which the ids of
 	// handled events are remembered: an older condition would otherwise open a second incident after a change of leader.
 	KernelConditionMaxAge Duration `json:"kernelConditionMaxAge,omitzero" jsonschema_description:"How long a condition counts that only a line of the kernel log reported: no later line ends it. A reset, reboot or repair ends it sooner. At most 720h. Default 168h."`
-	Blackout              []Window `json:"blackout,omitempty" jsonschema_description:"Windows in which no incident starts to act, such as \"Fri 18:00-Mon 06:00 Europe/Berlin\" or \"22:00-06:00 UTC\"."`
+	// OneCause says when incidents are one: those of as many nodes of a rack or pool, under one rule.
+	OneCause Grouping `json:"oneCause,omitzero" jsonschema_description:"When the incidents of many nodes become one: one page, one answer. Default {nodes: 3, within: 60s}. nodes: 0 never groups."`
+	Blackout []Window `json:"blackout,omitempty" jsonschema_description:"Windows in which no incident starts to act, such as \"Fri 18:00-Mon 06:00 Europe/Berlin\" or \"22:00-06:00 UTC\"."`
 }
+
+// Grouping says when incidents of nodes that share a failure domain are children of one parent.
+type Grouping struct {
+	Nodes  int      `json:"nodes" jsonschema:"minimum=0" jsonschema_description:"Nodes of one rack or pool that make one incident, if the same rule acts on each. 0: never. Default 3."`
+	Within Duration `json:"within,omitzero" jsonschema_description:"Time in which their incidents open. At most 10m. Default 60s."`
+}
+
+// MaxGrouping bounds how long a page may wait for others of the same cause.
+const MaxGrouping = Duration(10 * time.Minute)
 
 // Deadlines bound a step that fails or waits. Each runs from the start of the step; a success ends it.
 type Deadlines struct {
@@ -91,6 +102,7 @@ func DefaultGuards() Guards {
 		Deadlines:              Deadlines{Report: Duration(5 * time.Minute), Wait: Duration(24 * time.Hour), Stopped: Duration(30 * time.Minute)},
 		Unsteered:              UnsteeredAllow,
 		KernelConditionMaxAge:  Duration(7 * 24 * time.Hour),
+		OneCause:               Grouping{Nodes: 3, Within: Duration(time.Minute)},
 	}
 }
 
@@ -111,6 +123,7 @@ func (g Guards) Complete() Guards {
 	g.Deadlines = g.Deadlines.complete()
 	g.Unsteered = cmp.Or(g.Unsteered, def.Unsteered)
 	g.KernelConditionMaxAge = cmp.Or(g.KernelConditionMaxAge, def.KernelConditionMaxAge)
+	g.OneCause = cmp.Or(g.OneCause, def.OneCause)
 	return g
 }
 
@@ -137,6 +150,8 @@ func checkGuards(g Guards, fail checker) {
 		fail.need(l.n >= 0, at+"maxNodesQuarantined."+l.name, "must be at least 1")
 	}
 	fail.need(g.ActionBudget.Count >= 1, at+"actionBudget.count", "must be at least 1; to act on nothing use mode: observe")
+	fail.need(g.OneCause.Nodes == 0 || g.OneCause.Nodes >= 2, at+"oneCause.nodes", "must be at least 2, or 0 to group nothing")
+	fail.need(g.OneCause.Within > 0 && g.OneCause.Within <= MaxGrouping, at+"oneCause.within", "must be longer than 0s and at most "+MaxGrouping.String())
 	for _, d := range []struct {
 		name string
 		d    Duration

@@ -45,6 +45,7 @@ func TestGuardsAreReadAsWritten(t *testing.T) {
   deadlines: {wait: 1h, stopped: 2m}
   unsteered: undo
   kernelConditionMaxAge: 48h
+  oneCause: {nodes: 5}
 uncordon: {afterRepair: true, after: 72h}`)))
 	if err != nil {
 		t.Fatal(err)
@@ -54,6 +55,7 @@ uncordon: {afterRepair: true, after: 72h}`)))
 	want.MaxNodesQuarantined = policy.Share{Count: 5, Percent: 5, PerRack: 2, PerPool: 3, PerJob: 1} // count and percent stay on
 	want.ApprovalWithin, want.KernelConditionMaxAge = policy.Duration(4*time.Hour), policy.Duration(48*time.Hour)
 	want.Deadlines = policy.Deadlines{Report: policy.Duration(2 * time.Minute), Wait: policy.Duration(time.Hour), Stopped: policy.Duration(2 * time.Minute)}
+	want.OneCause.Nodes = 5
 	if d := cmp.Diff(want, ps[0].Spec.Guards, ignore); d != "" {
 		t.Error(d)
 	}
@@ -143,5 +145,16 @@ func TestEveryRackLabelIsInTheReference(t *testing.T) {
 	}
 	if want := "`" + strings.Join(policy.RackLabels(), "`, `") + "`"; !strings.Contains(string(doc), want) {
 		t.Errorf("docs/policy.md does not list the rack labels as %s", want)
+	}
+}
+
+func TestAGroupingThatMeansNothingIsRefused(t *testing.T) {
+	for grouping, bad := range map[string]string{
+		"{nodes: 1}": "oneCause.nodes", "{nodes: -3}": "oneCause.nodes", "{within: 0s}": "oneCause.within", "{within: 11m}": "oneCause.within", "{nodes: 0}": "", "{nodes: 2, within: 10m}": "",
+	} {
+		_, err := policy.Parse("f.yaml", []byte(withSpec("guards: {oneCause: "+grouping+"}")))
+		if (err != nil) != (bad != "") || err != nil && !strings.Contains(err.Error(), bad) {
+			t.Errorf("%s: %v", grouping, err)
+		}
 	}
 }

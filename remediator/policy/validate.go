@@ -70,6 +70,8 @@ func applyGuardDefaults(g *Guards, given func(path string) bool) {
 		"approvalWithin":         func() { g.ApprovalWithin = def.ApprovalWithin },
 		"unsteered":              func() { g.Unsteered = def.Unsteered },
 		"kernelConditionMaxAge":  func() { g.KernelConditionMaxAge = def.KernelConditionMaxAge },
+		"oneCause.nodes":         func() { g.OneCause.Nodes = def.OneCause.Nodes },
+		"oneCause.within":        func() { g.OneCause.Within = def.OneCause.Within },
 	} {
 		if !given(path) {
 			set()

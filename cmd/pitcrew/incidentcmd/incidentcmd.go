@@ -16,6 +16,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
+	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 )
 
@@ -24,7 +25,8 @@ func Command() *cobra.Command {
 	var f connect.Flags
 	c := &cobra.Command{Use: "incident", Aliases: []string{"incidents"}, Short: "Look at incidents and answer those that wait"}
 	f.Register(c.PersistentFlags())
-	c.AddCommand(list(&f), show(&f), watch(&f), answer(&f, "approve", "approved"), answer(&f, "reject", "rejected"))
+	c.AddCommand(list(&f), show(&f), watch(&f),
+		answer(&f, "approve", incident.Approves), answer(&f, "reject", incident.Rejects), answer(&f, "hold", incident.Holding), answer(&f, "release", incident.Releases))
 	return c
 }
 
@@ -83,7 +85,7 @@ func table(out io.Writer, all []incident.Incident) error {
 	}
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "INCIDENT\tOPENED (UTC)\tSIGNAL\tNODE\tJOB\tSTATE\tOUTCOME")
-	for _, i := range all {
+	for _, i := range nested(all) {
 		job := "-"
 		if i.Job != nil {
 			job = i.Job.Namespace + "/" + i.Job.Name
@@ -92,9 +94,47 @@ func table(out io.Writer, all []incident.Incident) error {
 		if i.Open() && i.Waiting != "" {
 			outcome = "waits: " + i.WaitsFor()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.ID, i.Opened.UTC().Format(time.DateTime), i.Faults[0].Signal, i.Faults[0].Node, job, i.State, outcome)
+		node := i.Faults[0].Node
+		if g := i.Group; g != nil {
+			node, job = fmt.Sprintf("%d nodes of %s", len(g.Nodes()), g.Domain), fmt.Sprintf("%d incidents", len(g.Children))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.ID, i.Opened.UTC().Format(time.DateTime), i.Faults[0].Signal, node, job, i.State, outcome)
 	}
 	return w.Flush()
+}
+
+// nested puts children behind their parent, and leaves everything else in order. A child's id is indented.
+func nested(all []incident.Incident) (out []incident.Incident) {
+	of := map[string][]incident.Incident{}
+	for _, i := range all {
+		if i.Group != nil {
+			of[i.ID] = nil
+		}
+	}
+	for _, i := range all {
+		if _, listed := of[i.Parent]; listed && i.Parent != "" {
+			child := i
+			child.ID = "  " + i.ID
+			of[i.Parent] = append(of[i.Parent], child)
+		}
+	}
+	for _, i := range all {
+		if _, listed := of[i.Parent]; i.Parent == "" || !listed {
+			out = append(append(out, i), of[i.ID]...)
+		}
+	}
+	return out
+}
+
+// childrenOf are the children of a parent, oldest first.
+func childrenOf(parent string, all []bus.Change[incident.Incident]) (out []incident.Incident) {
+	for _, c := range all {
+		if c.Value.Parent == parent {
+			out = append(out, c.Value)
+		}
+	}
+	slices.SortFunc(out, func(a, b incident.Incident) int { return a.Opened.Compare(b.Opened) })
+	return out
 }
 
 func get(ctx context.Context, s store, id string) (incident.Incident, uint64, error) {
@@ -118,6 +158,14 @@ func show(f *connect.Flags) *cobra.Command {
 					return writeJSON(c.OutOrStdout(), i)
 				}
 				i.Write(c.OutOrStdout())
+				if i.Group == nil {
+					return nil
+				}
+				all, err := s.List(ctx)
+				if err != nil {
+					return err
+				}
+				incident.WriteChildren(c.OutOrStdout(), childrenOf(i.ID, all))
 				return nil
 			})
 		},
@@ -148,10 +196,18 @@ func watch(f *connect.Flags) *cobra.Command {
 	}
 }
 
+// shorts say what each answer does.
+var shorts = map[string]string{
+	"approve": "Answer an incident that waits for a person: approved. Of a parent, for all children that ask now",
+	"reject":  "Answer an incident that waits for a person: rejected. Of a parent, for all children that have not acted",
+	"hold":    "Hold a parent: none of its children begins to act until it is released, for a day at most",
+	"release": "Release a parent that is held",
+}
+
 func answer(f *connect.Flags, use, word string) *cobra.Command {
 	var reason string
 	c := &cobra.Command{
-		Use: use + " ID", Short: "Answer an incident that waits for a person: " + word, Args: cobra.ExactArgs(1),
+		Use: use + " ID", Short: shorts[use], Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return open(c.Context(), f, func(ctx context.Context, s store) error {
 				for {
@@ -159,7 +215,13 @@ func answer(f *connect.Flags, use, word string) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					if !i.Asks() {
+					if parents := word == incident.Holding || word == incident.Releases; parents && i.Group == nil {
+						return fmt.Errorf("incident %s is not the parent of others; to hold it alone, annotate its node or job with %s", i.ID, guard.HoldAnnotation)
+					} else if i.Group != nil && !i.Open() {
+						return fmt.Errorf("incident %s has ended: %s", i.ID, i.Headline())
+					} else if i.Approval != "" && i.Group != nil {
+						return fmt.Errorf("incident %s has not taken the last answer in yet (%s); try again in a moment", i.ID, i.Approval)
+					} else if !parents && !(i.Group != nil && word == incident.Rejects) && !i.Asks() {
 						return fmt.Errorf("incident %s does not wait for an answer: it is %s", i.ID, i.Headline())
 					}
 					i.Approval = fmt.Sprintf("%s by %s at %s", word, who(), time.Now().UTC().Format(time.DateTime))

@@ -77,3 +77,53 @@ func TestTheListSaysWhatAnIncidentWaitsForAndThatEverythingIsPaused(t *testing.T
 		t.Errorf("%v", err)
 	}
 }
+
+func TestAParentIsListedWithItsCountShownWithItsChildrenAndHeldForAll(t *testing.T) {
+	b, say := newBus(t)
+	store := bus.NewBucket[incident.Incident](b, bus.IncidentBucket)
+	put := func(i incident.Incident) {
+		t.Helper()
+		if _, err := store.Put(t.Context(), i.ID, i, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Date(2026, 11, 22, 4, 0, 0, 0, time.UTC)
+	group := &incident.Group{Domain: incident.Domain{Kind: incident.RackDomain, Name: "pitcrew.dev/rack=r7"}, First: "inc-a"}
+	for k, id := range []string{"inc-a", "inc-b"} {
+		f := incident.Fault{Signal: "xid/79", Node: "node-" + id, Sev: event.Critical, At: began}
+		put(incident.Incident{ID: id, State: incident.Closed, Outcome: incident.Quarantined, Opened: began.Add(time.Duration(k) * time.Second), Parent: "inc-p", Faults: []incident.Fault{f}})
+		group.Children = append(group.Children, incident.Child{ID: id, Node: f.Node})
+	}
+	put(incident.Incident{ID: "inc-p", State: incident.Grouped, Opened: began.Add(2 * time.Second), Group: group, Faults: []incident.Fault{{Signal: "xid/79", Node: "node-inc-a"}}})
+	put(incident.Incident{ID: "inc-z", State: incident.Closed, Opened: began.Add(-time.Second), Faults: []incident.Fault{{Signal: "xid/79", Node: "n9"}}})
+
+	out, err := say("list")
+	lines := strings.Split(out, "\n")
+	if err != nil || len(lines) < 5 || !strings.Contains(lines[1], "2 nodes of rack pitcrew.dev/rack=r7") || !strings.Contains(lines[1], "2 incidents") ||
+		!strings.HasPrefix(lines[2], "  inc-b") || !strings.HasPrefix(lines[3], "  inc-a") || !strings.HasPrefix(lines[4], "inc-z") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err = say("show", "inc-p"); err != nil || !strings.Contains(out, "one cause  rack pitcrew.dev/rack=r7: 2 incidents on 2 nodes") ||
+		!strings.Contains(out, "inc-a  node-inc-a  -    closed  quarantined") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err = say("show", "inc-a"); err != nil || !strings.Contains(out, "parent     inc-p") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	var p incident.Incident
+	if out, err = say("show", "inc-p", "-o", "json"); err != nil || json.Unmarshal([]byte(out), &p) != nil || len(p.Group.Children) != 2 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err = say("hold", "inc-a"); err == nil || !strings.Contains(err.Error(), "not the parent of others") {
+		t.Errorf("%v", err)
+	}
+	if _, err = say("approve", "inc-p"); err == nil || !strings.Contains(err.Error(), "does not wait for an answer") {
+		t.Errorf("%v", err)
+	}
+	if out, err = say("hold", "inc-p", "--reason", "RMA 4711"); err != nil || !strings.HasPrefix(out, "inc-p: held by ") || !strings.Contains(out, "RMA 4711") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err = say("reject", "inc-p"); err == nil || !strings.Contains(err.Error(), "has not taken the last answer in yet") {
+		t.Errorf("%v", err)
+	}
+}
