@@ -179,6 +179,7 @@ func (e *Engine) remember(i Incident) {
 
 func (e *Engine) drive(i Incident, rev uint64) *driver {
 	d := &driver{e: e, wake: make(chan struct{}, 1), log: e.Log.With("incident", i.ID), marked: map[string]bool{}}
+	d.now.Store(&i) // before anybody can find the driver
 	e.mu.Lock()
 	e.drivers[i.ID] = d
 	e.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 type kv[T any] struct {
 	w      *world
 	values map[string]kept[T]
-	shared map[string]shared[T] // what readers got since the last write
+	shared map[string]lent[T] // what readers got since the last write
 	rev    uint64
 	stored func(key string)            // called at each write, under the lock
 	put    func(key string, v T) error // called before each write
@@ -25,14 +25,14 @@ type kept[T any] struct {
 	rev uint64
 }
 
-type shared[T any] struct {
+type lent[T any] struct {
 	v   T
 	rev uint64
 	raw []byte
 }
 
 func newKV[T any](w *world) *kv[T] {
-	k := &kv[T]{w: w, values: map[string]kept[T]{}, shared: map[string]shared[T]{}}
+	k := &kv[T]{w: w, values: map[string]kept[T]{}, shared: map[string]lent[T]{}}
 	w.t.Cleanup(func() {
 		for key := range k.shared {
 			k.unchanged(key)
@@ -58,7 +58,7 @@ func (k *kv[T]) share(key string, have kept[T]) T {
 	}
 	k.unchanged(key)
 	raw := encoded(have.v)
-	s := shared[T]{rev: have.rev, raw: raw}
+	s := lent[T]{rev: have.rev, raw: raw}
 	if err := json.Unmarshal(raw, &s.v); err != nil {
 		panic(err)
 	}
