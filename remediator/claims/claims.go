@@ -142,22 +142,22 @@ func (j *job) judge(live checkpoint.Gang, now time.Time, watched time.Duration) 
 	recent := func(t time.Time) bool { return !t.IsZero() && now.Sub(t) <= watched+readWithin }
 	switch {
 	case newest < 0:
-		return Unknown, "no rank on another node can read the heartbeat beside the checkpoints"
+		return Unknown, "no rank on another node can read the heartbeat in the checkpoint directory"
 	case recent(j.stepped):
-		return Stepping, fmt.Sprintf("the heartbeat beside the checkpoints shows new steps (claim %d)", j.epoch)
+		return Stepping, fmt.Sprintf("the heartbeat in the checkpoint directory shows new steps (claim %d)", j.epoch)
 	case recent(j.moved):
-		return Alive, fmt.Sprintf("the heartbeat beside the checkpoints goes on, at one step (claim %d)", j.epoch)
+		return Alive, fmt.Sprintf("the heartbeat in the checkpoint directory continues, at one step (claim %d)", j.epoch)
 	}
 	if r, ok := live.Ranks[0]; ok && r.Exit == "running" {
-		return Unknown, "rank 0, which writes the heartbeat beside the checkpoints, is on another node and runs"
+		return Unknown, "rank 0, which writes the heartbeat in the checkpoint directory, is on another node and runs"
 	}
 	for _, rank := range slices.Sorted(maps.Keys(j.by)) {
 		k := j.by[rank]
 		fresh := now.Sub(k.last) <= watched // it still reads
 		if fresh && k.Count == newest && k.last.Sub(k.made) > watched+readWithin && now.Sub(k.heard) > watched {
-			return Silent, fmt.Sprintf("rank %d read the heartbeat beside the checkpoints twice within %.0f s, and it stands still (claim %d, step %d)",
+			return Silent, fmt.Sprintf("rank %d read the heartbeat in the checkpoint directory twice within %.0f s without a change (claim %d, step %d)",
 				rank, k.last.Sub(k.made).Seconds(), j.epoch, k.Step)
 		}
 	}
-	return Unknown, "the heartbeat beside the checkpoints was not read twice yet"
+	return Unknown, "the heartbeat in the checkpoint directory was not read twice yet"
 }

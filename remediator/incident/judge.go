@@ -134,7 +134,7 @@ func (v *view) rejudged() *Result {
 		return nil
 	}
 	now := v.now
-	return result(Again("policy says otherwise by now; judged again", func(i *Incident) { i.State, i.StateAt = Correlated, now }))
+	return result(Again("policy decides otherwise now; judged again", func(i *Incident) { i.State, i.StateAt = Correlated, now }))
 }
 
 // same reports whether two plans do the same, by the same rule. How they were decided does not matter.
