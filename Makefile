@@ -40,12 +40,17 @@ setup: ## control plane of the sandbox, helm and a Python with torch, once, into
 demo: build ## a real job loses a GPU and steps again; ARGS="--fault xid79 --keep"
 	bin/pitcrew demo $(ARGS)
 
-test: build ## everything that must hold: vet, Go and Python tests, on a real control plane
-	bin/pitcrew sandbox setup
-	go vet -tags $(TAGS) ./...
-	go test -tags $(TAGS) -p 2 -timeout 20m ./sandbox/e2e $$(go list ./... | grep -v sandbox/e2e) # the longest first: most of it is waiting
-	go test -tags $(TAGS) ./sandbox/e2e/ranks # compares how fast ranks are: nothing else beside it
-	$(PY) -m pytest -q python/tests
+TIMES := $(OUT)/test-times.tsv
+TIMED := tools/timed.sh $(TIMES)
+test: ## everything that must hold: vet, Go and Python tests, on a real control plane; ends with where the time went
+	mkdir -p $(OUT) && : >$(TIMES)
+	$(TIMED) build $(MAKE) --no-print-directory build
+	$(TIMED) 'sandbox setup' bin/pitcrew sandbox setup
+	$(TIMED) 'go vet' go vet -tags $(TAGS) ./...
+	$(TIMED) 'Go tests' go test -tags $(TAGS) -p 2 -timeout 20m ./sandbox/e2e $$(go list ./... | grep -v sandbox/e2e) # the longest first: most of it is waiting
+	$(TIMED) 'speed of ranks' go test -tags $(TAGS) ./sandbox/e2e/ranks # compares how fast ranks are: nothing else runs at the same time
+	$(TIMED) 'Python tests' $(PY) -m pytest -q python/tests
+	@$(TIMED)
 
 # A current torch from PyPI beside the distribution's, about 3 GB, once.
 TORCH := $(CACHE)/torch-current
