@@ -79,7 +79,7 @@ func stateOf(t *testing.T, s *sandbox.Sandbox) state {
 		out.content["node "+n.Name] = asJSON(t, n)
 	}
 	for kind, path := range touched {
-		raw, err := s.Client().CoreV1().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+		raw, err := s.Client().CoreV1().RESTClient().Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(t.Context())
 		if apierrors.IsNotFound(err) && kind == "jobset" { // its operator is not installed
 			continue
 		}

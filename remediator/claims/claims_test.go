@@ -27,14 +27,14 @@ func TestOnlyAHeartbeatThatWasReadTwiceAndStoodStillIsSilent(t *testing.T) {
 		want  Progress
 		why   string
 	}{
-		"read twice, 15 s apart, and equal":             {[]look{{0, still(1)}, {15 * time.Second, still(1)}}, Silent, "stands still (claim 3, step 40)"},
+		"read twice, 15 s apart, and equal":             {[]look{{0, still(1)}, {15 * time.Second, still(1)}}, Silent, "without a change (claim 3, step 40)"},
 		"one reading":                                   {[]look{{0, still(1)}}, Unknown, "not read twice"},
 		"two readings 12 s apart":                       {[]look{{0, still(0)}, {12 * time.Second, still(0)}}, Unknown, "not read twice"},
 		"the same old reading, heard again":             {[]look{{0, still(1)}, {15 * time.Second, still(16)}, {time.Minute, still(61)}}, Unknown, "not read twice"},
 		"a first reading that claims to be an hour old": {[]look{{0, still(3600)}, {2 * time.Second, still(0)}}, Unknown, "not read twice"},
 		"a reading from the future":                     {[]look{{0, still(-3600)}, {5 * time.Second, still(-3600)}}, Unknown, "not read twice"},
 		"the step goes up":                              {[]look{{0, still(1)}, {15 * time.Second, ranks{1: read(3, 2, 41, 12, 1)}}}, Stepping, "shows new steps (claim 3)"},
-		"only the count goes up":                        {[]look{{0, still(1)}, {15 * time.Second, ranks{1: read(3, 2, 40, 12, 1)}}}, Alive, "goes on, at one step (claim 3)"},
+		"only the count goes up":                        {[]look{{0, still(1)}, {15 * time.Second, ranks{1: read(3, 2, 40, 12, 1)}}}, Alive, "continues, at one step (claim 3)"},
 		"the step went up, and stood still for 10 s":    {[]look{{0, still(1)}, {5 * time.Second, ranks{1: read(3, 2, 41, 10, 1)}}, {15 * time.Second, ranks{1: read(3, 2, 41, 10, 1)}}}, Stepping, ""},
 		"the step went up, and stood still for 20 s":    {[]look{{0, still(1)}, {5 * time.Second, ranks{1: read(3, 2, 41, 10, 1)}}, {25 * time.Second, ranks{1: read(3, 2, 41, 10, 1)}}}, Silent, ""},
 		"a later claim":                                 {[]look{{0, still(1)}, {15 * time.Second, ranks{1: read(4, 3, 40, 9, 1)}}}, Unknown, "not read twice"},

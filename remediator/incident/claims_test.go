@@ -43,7 +43,7 @@ func TestAHeartbeatThatStandsStillIsProofThatALostNodesRanksAreGone(t *testing.T
 		s.mu.Unlock()
 		i := s.closes(2*time.Minute, Recovered)
 		for _, proof := range i.LossProof {
-			if !strings.Contains(proof, "stands still (claim 1, step 40)") {
+			if !strings.Contains(proof, "without a change (claim 1, step 40)") {
 				t.Errorf("proof %q", proof)
 			}
 		}
@@ -63,7 +63,7 @@ func TestAHeartbeatProvesNoLossUnlessItWasReadTwiceAndStoodStill(t *testing.T) {
 		}, "shows new steps (claim 1)"},
 		"it goes on at the same step": {func(a int, d time.Duration) bus.ClaimReading {
 			return bus.ClaimReading{Epoch: 1, Attempt: a, Step: 40, Count: int64(d / (5 * time.Second)), AgeS: 1}
-		}, "goes on, at one step (claim 1)"},
+		}, "continues, at one step (claim 1)"},
 		"the reading is stale": {func(a int, d time.Duration) bus.ClaimReading {
 			return bus.ClaimReading{Epoch: 1, Attempt: a, Step: 40, Count: 9, AgeS: 1 + d.Seconds()}
 		}, "not read twice"},
