@@ -130,6 +130,12 @@ func (k *kubelet) environment(pod *corev1.Pod, c *container, m mounts) ([]string
 				return nil, fmt.Errorf("container %s: env %s: unknown field %s", c.spec.Name, e.Name, e.ValueFrom.FieldRef.FieldPath)
 			}
 		}
+		if e.Name == masterPort {
+			var err error
+			if value, err = k.node.sandbox.meetingPort(value); err != nil {
+				return nil, err
+			}
+		}
 		add(e.Name, m.rewrite(value))
 	}
 	if len(c.gpus) > 0 {

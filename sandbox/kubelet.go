@@ -43,8 +43,12 @@ type kubelet struct {
 }
 
 func (n *Node) startKubelet(ctx context.Context) error {
+	client, err := n.client()
+	if err != nil {
+		return fmt.Errorf("node %s: %w", n.Name, err)
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	k := &kubelet{node: n, client: n.sandbox.Client(), gpus: newGPUPool(n.GPUs), cancel: cancel, pods: map[types.UID]*podWorker{}}
+	k := &kubelet{node: n, client: client, gpus: newGPUPool(n.GPUs), cancel: cancel, pods: map[types.UID]*podWorker{}}
 	port, err := k.serve(ctx)
 	if err != nil {
 		cancel()
@@ -88,7 +92,7 @@ func (k *kubelet) serve(ctx context.Context) (int, error) {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	}
 	srv := &http.Server{Handler: mux, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}}}
-	k.tasks.Go(func() { _ = srv.ServeTLS(l, "", "") })
+	k.tasks.Go(func() { _ = srv.ServeTLS(listener{l, k.node.link}, "", "") })
 	k.tasks.Go(func() { <-ctx.Done(); srv.Close() })
 	return l.Addr().(*net.TCPAddr).Port, nil
 }

@@ -73,6 +73,7 @@ type Sandbox struct {
 	cancel    context.CancelFunc
 	nodes     []*Node
 	hosted    hostProcesses
+	meetings  meetings
 	stopOnce  sync.Once
 	faults    sync.Mutex // one fault or repair at a time
 	control   atomic.Pointer[http.Server]
@@ -88,6 +89,7 @@ type Node struct {
 	sandbox *Sandbox
 	dir     string
 	kmsg    kernelLog
+	link    *link // to the front-end network
 
 	troubled map[int]bool // GPUs of which the driver has complained since they were whole; guarded by Sandbox.faults
 
@@ -261,7 +263,7 @@ func Clean(dir string) error {
 }
 
 func (s *Sandbox) newNode(spec NodeSpec, ip string) (*Node, error) {
-	n := &Node{NodeSpec: spec, IP: ip, sandbox: s, troubled: map[int]bool{}, dir: filepath.Join(s.dir, "nodes", spec.Name)}
+	n := &Node{NodeSpec: spec, IP: ip, sandbox: s, link: newLink(), troubled: map[int]bool{}, dir: filepath.Join(s.dir, "nodes", spec.Name)}
 	gpuDir := filepath.Join(n.dir, "gpu")
 	devices := simgpu.H100s(spec.Name, spec.GPUCount)
 	n.GPUs = gpusOf(devices, gpuDir)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -43,6 +44,7 @@ type Stage struct {
 	incidents bus.Bucket[incident.Incident]
 	o         StageOptions
 	ports     map[string]int
+	proxies   map[string]string // of nodes, to NATS
 
 	kubeconfig string // of the remediator's account
 }
@@ -78,6 +80,8 @@ type StageOptions struct {
 	Auth     bool
 	Policies func([]policy.Policy) []policy.Policy // changes the policies in force; nil: as shipped
 	Bin      string                                // folder of Pitcrew's programs; empty: this program's own
+	// Links puts each agent's connection to NATS on its node's link, so that Node.Cut cuts it.
+	Links bool
 	// Remediator is the command of another remediator than the program's own; the stage's flags are added to it.
 	Remediator []string
 }
@@ -87,7 +91,7 @@ func SetUp(ctx context.Context, o StageOptions) (_ *Stage, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	s := &Stage{o: o, ports: map[string]int{}}
+	s := &Stage{o: o, ports: map[string]int{}, proxies: map[string]string{}}
 	py, err := sandbox.FindPython(ctx, o.Progress)
 	if err != nil {
 		return nil, err
@@ -397,6 +401,22 @@ func (s *Stage) died() (err error) {
 	return err
 }
 
+// natsOf is the address by which a node's agent reaches NATS.
+func (s *Stage) natsOf(n *sandbox.Node) (string, error) {
+	if !s.o.Links {
+		return s.url, nil
+	}
+	if at := s.proxies[n.Name]; at != "" {
+		return at, nil
+	}
+	at, err := n.Proxy(strings.TrimPrefix(s.url, "nats://"))
+	if err != nil {
+		return "", err
+	}
+	s.proxies[n.Name] = "nats://" + at
+	return s.proxies[n.Name], nil
+}
+
 // StartAgent starts a node's agent and its DCGM process, where they do not run; env is added to theirs.
 func (s *Stage) StartAgent(n *sandbox.Node, env ...string) error {
 	exe, err := s.program("pitcrew-collector")
@@ -416,8 +436,12 @@ func (s *Stage) StartAgent(n *sandbox.Node, env ...string) error {
 		ports = append(ports, p)
 	}
 	local := func(k int) string { return "127.0.0.1:" + strconv.Itoa(ports[k]) }
+	url, err := s.natsOf(n)
+	if err != nil {
+		return err
+	}
 	common := []string{
-		"PITCREW_NATS=" + s.url, "PITCREW_CLUSTER=" + ClusterName, "NODE_NAME=" + n.Name, "PITCREW_NODE=" + n.Name,
+		"PITCREW_NATS=" + url, "PITCREW_CLUSTER=" + ClusterName, "NODE_NAME=" + n.Name, "PITCREW_NODE=" + n.Name,
 		"PITCREW_STATE_DIR=" + filepath.Join(n.Dir(), "state"), "PITCREW_RUN_DIR=" + filepath.Join(n.Dir(), "run"),
 		"PITCREW_KMSG=" + n.Kmsg(), "PITCREW_BOOT_ID=" + n.BootIDFile(), "PITCREW_KUBELET_ROOT=" + filepath.Dir(n.PodsDir()),
 		"PITCREW_POD_RESOURCES=" + n.PodResources(), "PITCREW_EXPECTED_GPUS=" + strconv.Itoa(len(n.GPUs)),

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -54,6 +55,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// lossWait is when silence alone opens an incident, in place of 40 s.
+const lossWait = 15 * time.Second
+
 // runRemediator is the shipped remediator, which dies by SIGKILL after the step that the crash file names, once.
 func runRemediator(args []string) error {
 	var o remediator.Options
@@ -72,7 +76,7 @@ func runRemediator(args []string) error {
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	o.Elect = o.Lease > 0
+	o.Elect, o.LossWait = o.Lease > 0, lossWait
 	o.Policies, o.Namespace = []string{policies}, demo.SystemNamespace
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o.AfterStep = func(s incident.State) {
@@ -164,7 +168,8 @@ func newStage() (_ *demo.Stage, crash string, _ error) {
 	}
 	crash = filepath.Join(dir, "crash")
 	s, err := demo.SetUp(context.Background(), demo.StageOptions{
-		Nodes: nodes(), JobSet: true, Auth: true, Progress: os.Stderr, Policies: relaxed, Bin: bin, Remediator: []string{self, asRemediator, "--crash", crash},
+		Nodes: nodes(), JobSet: true, Auth: true, Links: true, Progress: os.Stderr, Policies: relaxed, Bin: bin,
+		Remediator: []string{self, asRemediator, "--crash", crash},
 	})
 	if err != nil {
 		_ = os.RemoveAll(dir)
