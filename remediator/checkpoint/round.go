@@ -53,9 +53,11 @@ const (
 	statusWait  = 1500 * time.Millisecond
 	minDeadline = 3 * time.Second
 	firstSave   = 15 * time.Second // taken for the longest save where none was seen yet
-	// holdFor bounds how long a rank holds after it saved while the gang is being replaced; then it leaves the attempt.
-	holdFor = 90 * time.Second
 )
+
+// HoldFor bounds how long a rank holds after it saved while the gang is being replaced, beside the time that the round may take; then it
+// leaves the attempt.
+const HoldFor = 90 * time.Second
 
 // errNotAdmitted is wrapped when Request.Admit refused.
 var errNotAdmitted = errors.New("not admitted")
@@ -198,14 +200,26 @@ func (c *Coordinator) Save(ctx context.Context, q Request) (bus.Save, error) {
 	return bus.Save{}, fmt.Errorf("checkpoint %s: given up after %d tries: %w", q.ID, maxTries, last)
 }
 
-// Release lets the ranks of a finished round go on training: what they hold for does not come now. It reaches those that can be reached.
+// Release lets the ranks of a finished round go on training: what they hold for does not come now. It reaches those that can be reached,
+// and fails if a rank that may hold did not hear it. It may be repeated.
 func (c *Coordinator) Release(ctx context.Context, members []Member, s bus.Save) error {
-	g, _ := c.Observe(ctx, members)
+	g, missing := c.Observe(ctx, members)
 	if len(g.Ranks) == 0 {
-		return fmt.Errorf("release checkpoint %s: no rank answers", s.Req)
+		for pod, err := range missing {
+			return fmt.Errorf("release checkpoint %s: pod %s: %w", s.Req, pod, err)
+		}
+		return nil // no rank runs
 	}
-	_, err := round{c: c, q: Request{Members: members}, g: g, req: s.Req}.ask(ctx, bus.VerbRelease, statusWait, bus.Command{})
-	return err
+	got, err := round{c: c, q: Request{Members: members}, g: g, req: s.Req}.ask(ctx, bus.VerbRelease, statusWait, bus.Command{})
+	if err != nil {
+		return fmt.Errorf("release checkpoint %s: %w", s.Req, err)
+	}
+	for rank, r := range g.Ranks {
+		if a := got[rank]; (r.Exit == "" || r.Exit == "running") && (a.T == "" || a.T == "timeout") {
+			return fmt.Errorf("release checkpoint %s: rank %d did not answer: %s", s.Req, rank, a.Error)
+		}
+	}
+	return nil
 }
 
 // lead is how many steps ahead of the fastest rank the round aims.
@@ -289,7 +303,7 @@ func (r round) ask(ctx context.Context, verb string, wait time.Duration, c bus.C
 // arm asks every rank to hold at one step. past reports that some rank was already beyond it, so that a higher step may do.
 func (r *round) arm(ctx context.Context) (past bool, err error) {
 	got, err := r.ask(ctx, bus.VerbArm, statusWait, bus.Command{
-		AtStep: r.atStep, Exclude: r.q.Exclude, DeadlineMS: (r.deadline() + holdFor).Milliseconds(),
+		AtStep: r.atStep, Exclude: r.q.Exclude, DeadlineMS: (r.deadline() + HoldFor).Milliseconds(),
 	})
 	if err != nil {
 		return false, fmt.Errorf("checkpoint %s: arm: %w", r.req, err)

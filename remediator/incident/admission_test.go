@@ -170,9 +170,10 @@ func (r released) Observe(ctx context.Context, members []checkpoint.Member) (che
 	return r.ranks.Observe(ctx, members)
 }
 
-// 200 faults: of nodes alone, of gangs that can be moved, and of gangs for which no node is free.
+// 200 faults: of nodes alone, of gangs that can be moved, and of gangs for which no node is free. The last are more than may act at once, so
+// that nothing heals if they count as acting.
 const (
-	heldAlone, heldMoved, heldStuck = 120, 76, 4
+	heldAlone, heldMoved, heldStuck = 120, 70, 10
 )
 
 // storm sets them up and gives the faulty nodes.

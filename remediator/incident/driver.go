@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/remediator/checkpoint"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/fleet"
 )
@@ -26,6 +28,8 @@ type driver struct {
 	starting   time.Time       // since when a worker is seen that ended while the attempt came up
 	renewed    time.Time       // when its reservations were last asked for
 	marked     map[string]bool // nodes on which the watch has shown this incident's quarantine
+	asked      *bus.Save       // a round that saved, and of which the record may not know yet
+	released   string          // the last round whose ranks were released, or left to their own deadline
 
 	pending atomic.Pointer[Wait] // the wait under way, also one that is not recorded
 
@@ -106,6 +110,9 @@ func (d *driver) step(ctx context.Context, i Incident) Result {
 	}
 	if i.Replan && order[i.State] > order[Correlated] && !i.Suspended { // a job is not left suspended: the step that did it resumes it first
 		return PlanAgain("", 0)
+	}
+	if i.State != Cordoned { // the record knows of the round by now
+		d.asked = nil
 	}
 	v := &view{Incident: i, d: d, e: d.e, now: d.e.Now()}
 	if s.live {
@@ -209,18 +216,48 @@ func restart(i *Incident, now time.Time) {
 	i.Replaced, i.Recreated = nil, false
 }
 
-// release lets ranks that hold after a checkpoint train on: what they hold for does not come now.
+// releaseWithin bounds the tries to release ranks. A rank that is not reached by then has met its own deadline and has left its attempt.
+const releaseWithin = 2 * checkpoint.HoldFor
+
+// held is the round for which ranks may hold, or nil.
+func (d *driver) held(i Incident) *bus.Save {
+	switch {
+	case i.holds():
+		return i.Checkpoint.Save
+	case i.Job != nil && i.State == Cordoned:
+		return d.asked
+	}
+	return nil
+}
+
+// release lets ranks that hold after a checkpoint train on: what they hold for does not come now. It tries again until every rank has heard
+// it, since a rank that holds past its own deadline leaves the attempt, which ends it for all.
 func (d *driver) release(ctx context.Context, i Incident) {
-	if !i.holds() {
+	s := d.held(i)
+	if s == nil || s.Req == d.released {
 		return
 	}
-	g, err := d.e.Cluster.Gang(ctx, *i.Job)
-	if err == nil {
-		err = d.e.Checkpoint.Release(ctx, members(&g, nil), *i.Checkpoint.Save)
+	defer d.pending.Store(d.pending.Load())
+	began := d.e.Now()
+	for wait := retryWait; ; wait = min(2*wait, maxRestStopped) {
+		g, err := d.e.Cluster.Gang(ctx, *i.Job)
+		if err == nil {
+			err = d.e.Checkpoint.Release(ctx, members(&g, nil), *s)
+		}
+		if err == nil || gone(err) {
+			break
+		}
+		if d.e.Now().Sub(began) >= releaseWithin {
+			d.log.Error("ranks could not be released; those not reached left the attempt at their own deadline", "req", s.Req, "error", err)
+			break
+		}
+		d.wait(ReasonRetry)
+		d.log.Warn("release the ranks; will retry", "req", s.Req, "error", err)
+		if !pause(ctx, wait) {
+			return // the next leader releases them
+		}
 	}
-	if err != nil {
-		d.log.Warn("release the ranks; they leave at their deadline", "error", err)
-	}
+	d.released, d.asked = s.Req, nil
 }
 
 // end closes the incident after giving back what it holds. A fault that joined meanwhile keeps it open.

@@ -21,9 +21,10 @@ func (w *world) Save(ctx context.Context, q checkpoint.Request) (bus.Save, error
 		return bus.Save{}, w.saveErr
 	}
 	g := w.of(q.Members)
-	if g == nil {
+	if g == nil || g.Suspended || g.deleted {
 		return bus.Save{}, checkpoint.ErrImpossible
 	}
+	w.expire()
 	s, again := w.saves[q.ID]
 	if holds := w.holding[g.Job.UID]; holds != "" && holds != q.ID {
 		return bus.Save{}, errors.New("rank 0 refused: nack busy")
@@ -32,12 +33,33 @@ func (w *world) Save(ctx context.Context, q checkpoint.Request) (bus.Save, error
 		s = bus.Save{Req: q.ID, Step: 700 + int64(len(w.saves)), Dir: "/ckpt/" + q.ID, Bytes: 10}
 		w.saves[q.ID] = s
 	}
-	w.holding[g.Job.UID] = q.ID
+	w.holding[g.Job.UID], w.expires[g.Job.UID] = q.ID, time.Now().Add(ranksHold)
 	w.wrotes("save "+q.ID, !again)
 	var err error
 	w.apart(func() { err = q.Admit(ctx, s) })
 	g.from = s.Step
 	return s, err
+}
+
+// ranksHold is how long a rank holds: checkpoint.HoldFor beside the shortest deadline of a round.
+const ranksHold = checkpoint.HoldFor + 3*time.Second
+
+// expire ends the ranks that held past their deadline, as pitcrew_torch/rounds.py does: they leave the attempt. The caller holds the lock.
+func (w *world) expire() {
+	for job, at := range w.expires {
+		held := w.holding[job] != ""
+		if held && time.Now().Before(at) {
+			continue
+		}
+		if g := w.gangs[job]; held && !g.deleted {
+			w.left = append(w.left, w.holding[job])
+			for rank := range g.Size * nproc {
+				g.dead[rank] = true
+			}
+		}
+		delete(w.holding, job)
+		delete(w.expires, job)
+	}
 }
 
 func (w *world) of(members []checkpoint.Member) *gang {
@@ -60,6 +82,7 @@ func (w *world) Observe(_ context.Context, members []checkpoint.Member) (checkpo
 	if g == nil || w.mute {
 		return live, missing
 	}
+	w.expire()
 	w.settle(g)
 	if a, ok := w.attempts.values[g.Job.UID]; ok && a.v.Attempt > g.attempt {
 		if !w.complete(g, a.v) {

@@ -42,8 +42,10 @@ type world struct {
 	refuses func(p *Plan, f Facts) []guard.Verdict
 	saveErr error
 	saves   map[string]bus.Save
-	holding map[string]string // by job: the round its ranks hold for
-	kept    int               // pods made so far, for names
+	holding map[string]string    // by job: the round its ranks hold for
+	expires map[string]time.Time // by job: when those ranks leave
+	left    []string             // rounds of which ranks left at their deadline
+	kept    int                  // pods made so far, for names
 
 	ill         map[string]string   // by node: a condition of its hardware
 	stands      map[string]Standing // by signal and node
@@ -89,7 +91,7 @@ const nproc = 2
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, ill: map[string]string{}, stands: map[string]Standing{}, nodes: map[string]*node{}, gangs: map[string]*gang{}, reserved: map[string]string{}, reservedBy: map[string]string{}, kubelets: map[string]error{}, seen: map[string]bool{},
-		plans: map[string]Plan{}, saves: map[string]bus.Save{}, holding: map[string]string{}, steered: true, bindsIn: time.Second, startsIn: 500 * time.Millisecond}
+		plans: map[string]Plan{}, saves: map[string]bus.Save{}, holding: map[string]string{}, expires: map[string]time.Time{}, steered: true, bindsIn: time.Second, startsIn: 500 * time.Millisecond}
 	w.incidents, w.attempts = newKV[Incident](w), newKV[bus.Attempt](w)
 	w.books = newKV[ledger.Book](w)
 	w.attempts.stored = func(job string) { delete(w.holding, job) } // the launchers end whoever is of an older attempt

@@ -110,7 +110,7 @@ type Write struct {
 type Checkpoint struct {
 	Taken bool      `json:"taken"`
 	Why   string    `json:"why,omitempty"` // why none was taken
-	Save  *bus.Save `json:"save,omitempty"`
+	Save  *bus.Save `json:"save,omitempty"` // also of a round that failed after its ranks had saved: they may hold
 }
 
 // Move is one pod that is replaced.
@@ -233,7 +233,7 @@ func (i *Incident) stopped() bool {
 
 // holds reports whether ranks hold after a checkpoint and wait to be moved.
 func (i *Incident) holds() bool {
-	return i.Job != nil && i.Checkpoint != nil && i.Checkpoint.Taken && (i.State == Checkpointed || i.State == Placed)
+	return i.Job != nil && i.Checkpoint != nil && i.Checkpoint.Save != nil && (i.State == Cordoned || i.State == Checkpointed || i.State == Placed)
 }
 
 // move is the last one of the pod with this index.

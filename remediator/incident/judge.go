@@ -225,7 +225,7 @@ func (v *view) mayAct(ctx context.Context) *Result {
 	switch {
 	case len(refused) == 0:
 		return nil
-	case v.holds():
+	case v.d.held(v.Incident) != nil:
 		return result(PlanAgain("guard "+refused[0].String(), 0))
 	}
 	return result(refusal(refused[0]))

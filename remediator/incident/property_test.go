@@ -165,12 +165,14 @@ func (h *history) step() {
 		}
 	case "delete job":
 		if h.n(3) == 0 {
-			set(func() { h.gangs["job-"+job].deleted = true; delete(h.holding, "job-"+job) })
+			set(func() { h.gangs["job-"+job].deleted = true; h.expire(); delete(h.holding, "job-"+job) })
 		}
 	case "suspend job":
 		set(func() {
 			if h.n0(3) == 0 && !h.gangs["job-"+job].Suspended {
 				h.gangs["job-"+job].Suspended, h.gangs["job-"+job].personSuspended = true, true
+				h.expire()
+				delete(h.holding, "job-"+job) // its pods end
 			}
 		})
 	case "approve", "reject":
@@ -242,6 +244,11 @@ func (h *history) looks() {
 	synctest.Wait()
 	h.world.mu.Lock()
 	defer h.world.mu.Unlock()
+	h.expire()
+	for _, req := range h.left {
+		h.t.Errorf("ranks that held for %s were not released and left at their own deadline", req)
+	}
+	h.left = nil
 	owner := map[string]string{}
 	for _, k := range h.incidents.values {
 		i := k.v
@@ -272,10 +279,13 @@ func (h *history) looks() {
 	}
 }
 
-// left looks whether an incident that ends without its cure leaves a node cordoned that neither a fault nor another incident holds. It is
+// leaves looks whether an incident that ends without its cure leaves a node cordoned that neither a fault nor another incident holds. It is
 // called at each write, under the world's lock.
-func (h *history) left(id string) {
+func (h *history) leaves(id string) {
 	i := h.incidents.values[id].v
+	if !i.Open() && i.Job != nil && strings.HasPrefix(h.holding[i.Job.UID], id+"-") {
+		h.t.Errorf("%s ended as %s while ranks hold for it", id, i.Outcome)
+	}
 	if i.Outcome != Resolved && i.Outcome != Cancelled && i.Outcome != GaveUp {
 		return
 	}
@@ -341,18 +351,28 @@ func (h *history) ends() {
 			h.t.Errorf("the grant of %s was not returned: %+v", g.Incident, g)
 		}
 	}
+	h.expire()
 	for uid, by := range h.holding {
-		if !h.gangs[uid].deleted {
-			h.t.Errorf("ranks of %s hold for %s", uid, by)
-		}
+		h.t.Errorf("ranks of %s hold for %s", uid, by)
+	}
+	if len(h.left) > 0 {
+		h.t.Errorf("ranks left at their own deadline: %v", h.left)
 	}
 	if len(h.reserved) > 0 {
 		h.t.Errorf("reserved: %v by %v", h.reserved, h.reservedBy)
 	}
 }
 
+// onceRed are the seeds that failed while ranks were released by a single try.
+var onceRed = []int{507, 703, 2838, 3645, 4088, 5170, 6237, 6352, 6737, 7949, 8808}
+
 func TestWhateverHappensIncidentsEndWithAReasonAndLeaveNothingBehind(t *testing.T) {
+	seeds := slices.Clone(onceRed)
 	for seed := range histories(400, 10000) {
+		seeds = append(seeds, seed)
+	}
+	slices.Sort(seeds)
+	for _, seed := range slices.Compact(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { random(t, uint64(seed)) })
@@ -362,7 +382,7 @@ func TestWhateverHappensIncidentsEndWithAReasonAndLeaveNothingBehind(t *testing.
 
 func random(t *testing.T, seed uint64) {
 	h := &history{stage: &stage{world: newWorld(t)}, rnd: rand.New(rand.NewPCG(seed, 7)), over: map[string]time.Time{}}
-	h.incidents.stored = h.left
+	h.incidents.stored = h.leaves
 	h.gang("other", "n3", "n4")
 	for _, g := range h.gangs {
 		g.Launcher = h.n(3) > 0

@@ -23,6 +23,9 @@ func save(ctx context.Context, v *view) Result {
 	}
 	if v.Plan.Has(policy.RestartJob) {
 		if r := v.mayMove(ctx); r != nil {
+			if r.kind == waitFor && v.d.held(v.Incident) != nil { // nobody is to hold meanwhile
+				return PlanAgain(meanings[r.by].begins+r.text, 0)
+			}
 			return *r
 		}
 	}
@@ -33,16 +36,21 @@ func save(ctx context.Context, v *view) Result {
 	if c.Why = v.cannotSave(); c.Why == "" {
 		q := v.saveRequest()
 		q.Admit = func(ctx context.Context, s bus.Save) error { // the compare-and-swap that makes a checkpoint exist
-			return v.d.change(ctx, func(i *Incident) { i.note(v.e.Now(), fmt.Sprintf("admitted checkpoint of step %d", s.Step)) })
+			s.Files = nil // of thousands of ranks; the manifest names them
+			v.d.asked = &s
+			return v.d.change(ctx, func(i *Incident) {
+				i.Checkpoint = &Checkpoint{Save: &s}
+				i.note(v.e.Now(), fmt.Sprintf("admitted checkpoint of step %d", s.Step))
+			})
 		}
 		s, err := v.e.Checkpoint.Save(ctx, q)
 		switch {
-		case errors.Is(err, errLost) || ctx.Err() != nil:
+		case errors.Is(err, errLost), errors.Is(err, errStore), ctx.Err() != nil: // the same round again finds what it did
 			return failed(err)
 		case err != nil:
-			c.Why = err.Error()
+			c.Why, c.Save = err.Error(), v.d.asked
 		default:
-			s.Files = nil // of thousands of ranks; the manifest names them
+			s.Files = nil
 			c.Taken, c.Save = true, &s
 		}
 	}

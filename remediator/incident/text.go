@@ -42,7 +42,7 @@ func (i Incident) Write(w io.Writer) {
 	for _, g := range i.Guards {
 		p("  guard      %s", g)
 	}
-	if c := i.Checkpoint; c != nil {
+	if c := i.Checkpoint; c != nil && (c.Taken || c.Why != "") {
 		if c.Taken {
 			p("  checkpoint step %d in %s, %d bytes, %.3f s", c.Save.Step, c.Save.Dir, c.Save.Bytes, c.Save.Seconds)
 		} else {
