@@ -23,6 +23,7 @@ type world struct {
 	mu sync.Mutex
 
 	nodes      map[string]*node
+	sorted     []string          // their names
 	gangs      map[string]*gang  // by job UID
 	reserved   map[string]string // by owner and index: the node
 	reservedBy map[string]string // and the incident
@@ -213,4 +214,10 @@ func (w *world) anywhere(g *gang) string {
 	return ""
 }
 
-func (w *world) names() []string { return slices.Sorted(maps.Keys(w.nodes)) }
+// names are the nodes in order. Tests add nodes and take none away.
+func (w *world) names() []string {
+	if len(w.sorted) != len(w.nodes) {
+		w.sorted = slices.Sorted(maps.Keys(w.nodes))
+	}
+	return w.sorted
+}

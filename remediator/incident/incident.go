@@ -109,7 +109,7 @@ type Write struct {
 // Checkpoint is the outcome of the checkpoint step.
 type Checkpoint struct {
 	Taken bool      `json:"taken"`
-	Why   string    `json:"why,omitempty"` // why none was taken
+	Why   string    `json:"why,omitempty"`  // why none was taken
 	Save  *bus.Save `json:"save,omitempty"` // also of a round that failed after its ranks had saved: they may hold
 }
 

@@ -194,12 +194,23 @@ func (h *history) step() {
 	case "budget", "no budget":
 		h.forbid(map[string]error{"budget": errBudget}[what])
 	case "wait":
-		time.Sleep(time.Duration(h.n(60)) * time.Second)
+		h.passes(time.Duration(h.n(60)) * time.Second)
 	case "long wait":
-		time.Sleep(time.Duration(h.n(3)) * time.Hour)
+		h.passes(time.Duration(h.n(3)) * time.Hour)
 	}
 	time.Sleep(time.Duration(h.n(3000)) * time.Millisecond)
 	h.looks()
+}
+
+// lookEvery is how much time passes at most between two looks.
+const lookEvery = 10 * time.Minute
+
+// passes lets time pass. It ends early once something is wrong: an incident that tries without rest would keep the test busy for days of its
+// time.
+func (h *history) passes(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end) && !h.t.Failed(); h.looks() {
+		time.Sleep(min(lookEvery, time.Until(end)))
+	}
 }
 
 // n0 is n where the world's lock is held: it is taken before the history's.
@@ -319,8 +330,11 @@ func (h *history) ends() {
 	h.hold(guard.KillSwitch, false)
 	h.forbid(nil)
 	h.e.Wake()
-	for end := time.Now().Add(8 * 24 * time.Hour); len(h.open()) > 0 && time.Now().Before(end); time.Sleep(10 * time.Minute) {
-		h.looks()
+	for end := time.Now().Add(8 * 24 * time.Hour); len(h.open()) > 0 && time.Now().Before(end) && !h.t.Failed(); {
+		h.passes(lookEvery)
+	}
+	if h.t.Failed() { // it did not get this far
+		return
 	}
 	synctest.Wait()
 	h.world.mu.Lock()
@@ -402,7 +416,7 @@ func random(t *testing.T, seed uint64) {
 	h.books.after = func(key string, _ ledger.Book) error { return h.lost(key) }
 	h.lead()
 	defer func() { h.stop() }()
-	for range 4 + h.n(12) {
+	for n := 4 + h.n(12); n > 0 && !t.Failed(); n-- {
 		h.step()
 	}
 	h.ends()
