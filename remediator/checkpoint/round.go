@@ -55,7 +55,7 @@ const (
 	firstSave   = 15 * time.Second // taken for the longest save where none was seen yet
 )
 
-// HoldFor bounds how long a rank holds after it saved while the gang is being replaced, beside the time that the round may take; then it
+// HoldFor bounds how long a rank holds after it saved while the gang is being replaced, in addition to the round's own time; then it
 // leaves the attempt.
 const HoldFor = 90 * time.Second
 
