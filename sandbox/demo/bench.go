@@ -104,6 +104,7 @@ func Relaxed(ps []policy.Policy) []policy.Policy {
 	return policy.WithGuards(ps, func(g *policy.Guards) {
 		g.CooldownPerNode, g.ActionBudget.Count = 0, 10_000
 		g.MaxNodesQuarantined = policy.Share{Count: 100, Percent: 100}
+		g.OneCause.Nodes = 0 // faults that follow each other in one rack have no common cause here
 	})
 }
 
