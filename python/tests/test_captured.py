@@ -57,7 +57,7 @@ def main(n):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hook = pitcrew.attach(model, optimizer, checkpoint_dir=os.environ["C"], checkpoint_every=2)
     start = pitcrew.resume()
-    os.write(1, b"%d %d %d\n" % (hook.rank, hook.world_size, start))  # one write: two processes share the pipe
+    os.write(1, b"%d %d %d\\n" % (hook.rank, hook.world_size, start))  # one write: two processes share the pipe
     for _ in range(2): model(torch.ones(1, 4)).sum().backward(); optimizer.step(); pitcrew.step(0.0)
     dist.barrier(); pitcrew.detach(); dist.barrier()
 if __name__ == "__main__":

@@ -97,12 +97,14 @@ def test_a_capacity_that_is_no_power_of_two_is_refused():
 
 def test_every_header_field_lies_where_the_contract_says():
     text = (ROOT / "docs" / "hook-protocol.md").read_text()
-    rows = [
-        line.split("|")[1:3]
-        for line in text.splitlines()
-        if line.startswith("| ") and line.split("|")[1].strip().isdigit()
-    ]
-    contract = {(int(offset), kind.strip()) for offset, kind in rows}
+    tables = [[]]  # of the page, those whose rows begin with an offset
+    for line in text.splitlines():
+        cells = line.split("|")
+        if line.startswith("| ") and cells[1].strip().isdigit():
+            tables[-1].append(cells[1:3])
+        elif tables[-1]:
+            tables.append([])
+    contract = {(int(offset), kind.strip()) for offset, kind in tables[0]}  # the header comes first
     kinds = {"I": "u32", "Q": "u64", "d": "f64"}
     ours = {(offset, kinds.get(fmt) or "char[%s]" % fmt[:-1]) for offset, fmt in ring.HEADER.values()}
     assert ours == contract
