@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import warnings
 
@@ -11,8 +12,8 @@ import pytest
 from agent import Pod, wait_until
 from conftest import PYTHON
 
-from pitcrew_torch import ClaimRefused, NoCheckpoint, claims, identity, storage
-from pitcrew_torch.hook import Hook
+from pitcrew_torch import ClaimRefused, NoCheckpoint, claims, custody, identity, storage
+from pitcrew_torch.hook import FENCED, Hook
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +75,17 @@ def test_a_job_of_another_size_does_not_start_over_and_keeps_what_it_writes(hook
     assert {"step-30.attempt-2", "step-40.attempt-2", "step-50.attempt-2"} <= set(there(tmp_path))
     again = hook(attempt=3)
     assert again.resume() == 50
+
+
+def test_a_hook_whose_claim_another_takes_over_would_end_its_process(hook, left, monkeypatch):
+    """Seen: its heartbeat's first look came after the next test step's claim, and ended the test run with code 76."""
+    go, check = threading.Event(), custody.Owner.check
+    monkeypatch.setattr(custody.Owner, "check", lambda owner: (go.wait(10), check(owner)))
+    monkeypatch.setattr(custody.Custody, "_remember", lambda *_: "")
+    hook(attempt=1).resume()
+    hook(attempt=2).resume()
+    go.set()
+    wait_until(lambda: left == [FENCED], 10)
 
 
 def test_resume_starts_at_the_callers_step_where_there_is_no_checkpoint(hook, tmp_path):
