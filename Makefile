@@ -52,14 +52,14 @@ test: ## everything that must hold: vet, Go and Python tests, on a real control 
 	$(TIMED) 'Python tests' $(PY) -m pytest -q python/tests
 	@$(TIMED)
 
-# A current torch from PyPI beside the distribution's, about 3 GB, once.
+# A current torch and training frameworks from PyPI beside the distribution's torch, about 3 GB, once.
 TORCH := $(CACHE)/torch-current
-$(TORCH)/ready:
+$(TORCH)/complete:
 	python3 -m venv --clear $(TORCH)
-	$(TORCH)/bin/python3 -m pip install -q --disable-pip-version-check torch numpy pytest
+	$(TORCH)/bin/python3 -m pip install -q --disable-pip-version-check torch numpy pytest transformers accelerate lightning
 	touch $@
 
-test-full: test $(TORCH)/ready ## test, then the builds of gateways and of other makers' nodes, the hook's tests on a current torch, each fuzz target for FUZZTIME
+test-full: test $(TORCH)/complete ## test, then the builds of gateways and of other makers' nodes, the hook's tests on a current torch, each fuzz target for FUZZTIME
 	go test -tags $(TAGS),gateway,$(SCRAPE) ./collector
 	PITCREW_TEST_FULL=1 go test -tags $(TAGS) -run Throttles ./sandbox/agentbench
 	PITCREW_TEST_FULL=1 go test -tags $(TAGS) -run RealRing ./receivers/xidreceiver # overwrites this machine's kernel log: nothing else beside it

@@ -30,12 +30,12 @@ func (w *ward) QuarantinedNodes() []cluster.Quarantine {
 	if w.node.Quarantined == "" {
 		return nil
 	}
-	return []cluster.Quarantine{{Node: "n1", Incident: "inc-1", Since: w.since, FoundCordoned: w.node.FoundCordoned}}
+	return []cluster.Quarantine{{Node: "n1", Incident: "inc-1", Since: w.since}}
 }
 func (w *ward) Node(string) (*fleet.Node, error) { n := w.node; return &n, w.err }
 func (w *ward) Uncordon(_ context.Context, node, incident string) (cluster.Cordoned, error) {
 	w.wrote, w.node.Quarantined = append(w.wrote, "uncordon "+node+" "+incident), ""
-	return cluster.Cordoned{Changed: true, Foreign: w.node.FoundCordoned}, nil
+	return cluster.Cordoned{Changed: true}, nil
 }
 func (w *ward) SetCondition(_ context.Context, node string, healthy bool, reason, _ string) error {
 	w.wrote = append(w.wrote, fmt.Sprintf("condition %s %v %s", node, healthy, reason))
@@ -185,14 +185,6 @@ func TestAFaultThatComesAndGoesKeepsItsNodeCordoned(t *testing.T) {
 		r.said.set(holds("gpu/ecc", "gpu/GPU-1"))
 		r.round(t.Context())
 		r.said.set(holds("gpu/ecc", "gpu/GPU-1", ended))
-	}
-}
-
-func TestACordonOfSomebodyElseStaysWhenTheQuarantineIsLifted(t *testing.T) {
-	r := newRecovery(onRepair)
-	r.ward.node.FoundCordoned = true
-	if !r.pass(t, 2*calmFor) || !r.ward.node.Unschedulable {
-		t.Errorf("wrote %v, unschedulable %v", r.ward.wrote, r.ward.node.Unschedulable)
 	}
 }
 

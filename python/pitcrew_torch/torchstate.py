@@ -31,7 +31,7 @@ class RankState:
     def save(self, context):
         """Writes the rank's file. Of an excluded rank, nothing comes from its accelerator. Gives the file's name."""
         trusted = context.rank not in context.exclude
-        state = _generators(cuda=trusted)
+        state = generators(cuda=trusted)
         extra = {name: part.state_dict() for name, part in self._extra.items()}
         state["extra"] = extra if trusted else {name: value for name, value in extra.items() if not on_device(value)}
         with context.open(self._name % context.rank) as f:
@@ -44,7 +44,7 @@ class RankState:
         state = {}
         if os.path.exists(own):  # not there for a rank that the world has gained since, nor in an older checkpoint
             state = _load(own)
-            _restore_generators(state)
+            restore_generators(state)
         found = dict(otherwise, **state.get("extra", {}))
         for name, part in self._extra.items():
             if name in found:
@@ -228,7 +228,7 @@ def _parts(tensor):
     return any(not placement.is_replicate() for placement in getattr(tensor, "placements", ()))
 
 
-def _generators(cuda):
+def generators(cuda):
     """The random number generators' states, as plain values."""
     version, internal, gauss = random.getstate()
     state = {"torch": torch.get_rng_state(), "python": [version, list(internal), gauss]}
@@ -240,7 +240,7 @@ def _generators(cuda):
     return state
 
 
-def _restore_generators(state):
+def restore_generators(state):
     torch.set_rng_state(state["torch"])
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))

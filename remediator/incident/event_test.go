@@ -3,6 +3,7 @@ package incident
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -168,13 +169,14 @@ func TestASuspendedJobIsLeftToWhoeverSuspendedIt(t *testing.T) {
 func TestAStormOfEchoesDoesNotGrowTheRecord(t *testing.T) {
 	on(t, func(s *stage) {
 		asks(s)
-		for range 500 {
-			s.says(at("xid/79", "n1"))
+		storm := func(name string) {
+			for k := range 500 {
+				s.says(at("xid/79", "n1", func(e *event.Event) { e.ID = event.NewID(name, fmt.Sprint(k)) }))
+			}
 		}
+		storm("before it is planned")
 		s.reaches(time.Minute, Planned)
-		for range 500 {
-			s.says(at("xid/79", "n1"))
-		}
+		storm("after it")
 		s.mu.Lock()
 		revisions := s.incidents.rev
 		s.mu.Unlock()
