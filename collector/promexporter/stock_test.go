@@ -276,7 +276,11 @@ func TestThePageIsTheStockExportersByteForByte(t *testing.T) {
 				old := serve(t, prometheusexporter.NewFactory(), func(c component.Config) {
 					o := c.(*prometheusexporter.Config)
 					o.ResourceToTelemetrySettings.Enabled, o.ResourceToTelemetrySettings.ExcludeServiceAttributes = options.resource, options.service
-					o.WithoutScopeInfo, o.SendTimestamps, o.AddMetricSuffixes = !options.scope, options.stamps, options.suffixes
+					o.WithoutScopeInfo, o.SendTimestamps = !options.scope, options.stamps
+					o.TranslationStrategy = "UnderscoreEscapingWithoutSuffixes"
+					if options.suffixes {
+						o.TranslationStrategy = "UnderscoreEscapingWithSuffixes"
+					}
 				})
 				own := serve(t, NewFactory(), func(c component.Config) {
 					o := c.(*Config)

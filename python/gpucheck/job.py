@@ -66,9 +66,10 @@ def wait(torch, device):
 def main():
     phases = Phases(number("JOB_SPAWNED", ENTERED))
     phases.end("interpreter")
-    import pitcrew_torch as pitcrew
     import torch
     import torch.distributed as dist
+
+    import pitcrew_torch as pitcrew
 
     phases.end("import of torch")
     device, stuck = os.environ.get("JOB_DEVICE", "cpu"), []

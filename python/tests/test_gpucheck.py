@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from gpucheck import DRY, GPU, agent, bundle, devicetimes, figures, host, nvml, plan, runner, simulated, smi, table
 from gpucheck import __main__ as command
 

@@ -58,9 +58,7 @@ func (e endpoint) redact(said string) string {
 		word, _ := e.url.User.Password()
 		parts = append(parts, e.url.User.String(), word, e.url.User.Username())
 	}
-	for _, p := range strings.FieldsFunc(e.url.Path+"&"+e.url.RawQuery, func(r rune) bool { return strings.ContainsRune("/&=?", r) }) {
-		parts = append(parts, p)
-	}
+	parts = append(parts, strings.FieldsFunc(e.url.Path+"&"+e.url.RawQuery, func(r rune) bool { return strings.ContainsRune("/&=?", r) })...)
 	for _, query := range e.url.Query() {
 		parts = append(parts, query...)
 	}
