@@ -113,7 +113,7 @@ endif
 
 bench-detector: ## quality of detection on recorded runs; DATA=folder with training-steps, stragglers, minibatch, nab
 	@test -n "$(DATA)" || { echo "bench-detector: say where the recorded runs are: make bench-detector DATA=folder"; exit 1; }
-	go run ./detector/bench/cmd/detectorbench -data $(DATA)
+	go run ./bench/cmd/detectorbench -data $(DATA)
 
 # No prerequisite: a GPU host has neither Go nor a network. GPU_PYTHON is a Python whose torch sees the GPU.
 GPU_PYTHON ?= python3

@@ -21,6 +21,7 @@ var house = map[string][]string{
 	"rules":      {"event"},
 	"hook":       {},
 	"detector":   {"event"},
+	"bench":      {"event", "detector"},
 	"bus":        {"event"},
 	"receivers":  {"event", "hook", "rules"},
 	"collector":  {"event", "bus", "rules", "hook", "detector", "receivers"},

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pitcrew/pitcrew/detector/bench"
+	"github.com/pitcrew/pitcrew/bench"
 )
 
 // jobFile is a told job with two workloads and a fault of +30 % from step 1200 on.

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/pitcrew/pitcrew/detector/bench"
+	"github.com/pitcrew/pitcrew/bench"
 )
 
 func main() {
