@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -47,7 +48,7 @@ func shortKey(maker string) string {
 }
 
 // Settle ends a batch of samples: it judges what needs all of them, and forgets what has not been heard of for long.
-func (e *Engine) Settle() []Finding {
+func (e *Engine) Settle() []finding.Finding {
 	e.makers.each(e.settleCount)
 	e.settleLinks()
 	e.sweep()
@@ -113,7 +114,7 @@ func (e *Engine) silentSince(maker string, batch int64) (silent []*gpu) {
 
 // lostOf counts the maker's GPUs that are known to be lost and have names, also those that an earlier engine knew.
 func (e *Engine) lostOf(maker string) (n int) {
-	e.open.each(func(key string, o *Open) {
+	e.open.each(func(key string, o *finding.Open) {
 		if strings.HasPrefix(key, gpuLost) && o.Maker == maker && key != shortKey(maker) {
 			n++
 		}

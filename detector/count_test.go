@@ -6,11 +6,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pitcrew/pitcrew/detector/finding"
 )
 
 // answers is a scrape of one maker's exporter: who answers, and how many it counts of how many.
-func answers(e *Engine, maker string, s, have, expected float64, gpus ...string) []Finding {
-	var out []Finding
+func answers(e *Engine, maker string, s, have, expected float64, gpus ...string) []finding.Finding {
+	var out []finding.Finding
 	for _, g := range gpus {
 		v := status(g, s, 1)
 		v.Maker = maker
@@ -75,7 +77,7 @@ func TestAnExporterThatStopsForAMinuteAndComesBackLostNothing(t *testing.T) {
 // npu-exporter gives a chip's values the time at which it looked, and their number none.
 func TestOnlyTheOneThatIsMissingIsLostThoughStatusesAreOlderThanTheCount(t *testing.T) {
 	e := engine(t)
-	scrape := func(s, have float64, gpus ...string) []Finding {
+	scrape := func(s, have float64, gpus ...string) []finding.Finding {
 		for _, g := range gpus {
 			v := status(g, s-5, 1)
 			v.Maker = "Huawei"
@@ -149,13 +151,13 @@ func TestAGpuThatWasExchangedIsMissedNoMore(t *testing.T) {
 }
 
 // reborn is a new agent of the same boot that takes up what the old one left open.
-func reborn(t *testing.T, old *Engine) (*Engine, []Finding) {
+func reborn(t *testing.T, old *Engine) (*Engine, []finding.Finding) {
 	t.Helper()
 	raw, err := json.Marshal(old.Snapshot())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var open []Open
+	var open []finding.Open
 	if err := json.Unmarshal(raw, &open); err != nil {
 		t.Fatal(err)
 	}

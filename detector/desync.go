@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -35,7 +36,7 @@ type gangKey struct {
 // Collective compares the ranks of a pod that stand still. In a process group every rank enters the same collectives in the same
 // order, so the ranks that have entered fewer than another are the ones that the others wait for (the rule of NVIDIA's resiliency
 // extension and of torch's own analyser). Ranks that entered as many, but another one, have parted ways.
-func (e *Engine) Collective(c Collective) []Finding {
+func (e *Engine) Collective(c Collective) []finding.Finding {
 	e.tick(c.Time)
 	if c.Enqueued < 0 {
 		return e.take()

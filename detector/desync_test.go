@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pitcrew/pitcrew/detector/finding"
 )
 
 // entered is what rank says of group "0" at a time.
@@ -40,7 +42,7 @@ func TestTheOrderInWhichRanksSpeakChangesNothing(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}} {
 		e := engine(t)
 		stand(e, 1, 12, order...)
-		var got []Finding
+		var got []finding.Finding
 		for i, r := range order {
 			n := int64(57)
 			if r == 1 {

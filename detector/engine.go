@@ -1,10 +1,10 @@
 package detector
 
 import (
-	"encoding/json"
 	"strconv"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -60,26 +60,6 @@ func def[T comparable](v *T, d T) {
 	}
 }
 
-// Finding is an event and what it does to the node's conditions.
-type Finding struct {
-	Event         event.Event
-	Key           string // of the condition: the signal and what it is about
-	BootID        string // a condition of another boot is history
-	Active        bool   // the condition stands; false: cleared
-	ConditionOnly bool   // nothing new happened: set the condition, publish no event
-}
-
-// Open is a finding that has not ended. Open findings outlive the process by Snapshot and Restore.
-type Open struct {
-	Key    string          `json:"key"`
-	BootID string          `json:"boot_id"`
-	Seen   time.Time       `json:"seen"`
-	Maker  string          `json:"maker,omitempty"` // of a lost GPU; empty: NVIDIA
-	Raw    json.RawMessage `json:"event"`
-
-	event event.Event
-}
-
 // Counts of what the engine did without saying so in a finding.
 type Counts struct {
 	Samples    int64 // values and lines judged
@@ -98,7 +78,7 @@ type Engine struct {
 	o        Options
 	now      time.Time // the latest time of any sample
 	swept    time.Time
-	open     *lru[string, *Open]
+	open     *lru[string, *finding.Open]
 	ranks    *lru[rankKey, *rank]
 	pods     *lru[string, *pod]
 	gangs    *lru[gangKey, map[int]Collective]
@@ -115,7 +95,7 @@ type Engine struct {
 	makers   *lru[string, *gpuCount]
 	batch    int64 // counts them; the first is 1
 	counts   Counts
-	out      []Finding
+	out      []finding.Finding
 }
 
 // New makes an engine.
@@ -123,7 +103,7 @@ func New(o Options) *Engine {
 	o.fill()
 	e := &Engine{o: o, batch: 1}
 	evicted := func() { e.counts.Evicted++ }
-	e.open = newLRU[string, *Open](o.MaxSeries, evicted)
+	e.open = newLRU[string, *finding.Open](o.MaxSeries, evicted)
 	e.ranks = newLRU[rankKey, *rank](o.MaxSeries, evicted)
 	e.pods = newLRU[string, *pod](o.MaxSeries, evicted)
 	e.gangs = newLRU[gangKey, map[int]Collective](min(o.MaxSeries, maxGangs), evicted)
@@ -140,7 +120,7 @@ func New(o Options) *Engine {
 func (e *Engine) Counts() Counts { return e.counts }
 
 // take hands out what a call found.
-func (e *Engine) take() []Finding {
+func (e *Engine) take() []finding.Finding {
 	out := e.out
 	e.out = nil
 	e.counts.Findings += int64(len(out))
@@ -179,12 +159,12 @@ func (e *Engine) begin(o onset) bool {
 		return false
 	}
 	f := e.finding(o)
-	e.open.put(o.key, &Open{Key: o.key, BootID: e.o.BootID, Seen: e.now, Maker: o.maker, event: f.Event})
+	e.open.put(o.key, &finding.Open{Key: o.key, BootID: e.o.BootID, Seen: e.now, Maker: o.maker, Event: f.Event})
 	e.out = append(e.out, f)
 	return true
 }
 
-func (e *Engine) finding(o onset) Finding {
+func (e *Engine) finding(o onset) finding.Finding {
 	def(&o.typ, event.Fault)
 	def(&o.source, "detector")
 	if o.since.IsZero() || o.since.After(o.at) {
@@ -195,7 +175,7 @@ func (e *Engine) finding(o onset) Finding {
 	if o.id == nil {
 		o.id = []string{e.o.BootID, o.key, strconv.FormatInt(o.at.UnixNano(), 10)}
 	}
-	return Finding{
+	return finding.Finding{
 		Key: o.key, BootID: e.o.BootID, Active: true, ConditionOnly: o.silent,
 		Event: event.Event{
 			ID: event.NewID(src, o.id...), Source: src, Type: o.typ, Time: o.at,
@@ -213,11 +193,11 @@ func (e *Engine) end(key string, why event.Evidence) bool {
 		return false
 	}
 	e.open.drop(key)
-	r := have.event
+	r := have.Event
 	r.ID = event.NewID(r.Source, "recovery", r.ID)
 	r.Type, r.Time, r.Subject = event.Recovery, e.now, ""
 	r.Data.Severity, r.Data.Advice, r.Data.Evidence, r.Data.Count = event.Info, "", why, 1
-	e.out = append(e.out, Finding{Event: r, Key: key, BootID: e.o.BootID})
+	e.out = append(e.out, finding.Finding{Event: r, Key: key, BootID: e.o.BootID})
 	return true
 }
 
@@ -225,21 +205,21 @@ func (e *Engine) end(key string, why event.Evidence) bool {
 func (e *Engine) forget(key string) {
 	if have, ok := e.open.get(key); ok {
 		e.open.drop(key)
-		e.out = append(e.out, Finding{Event: have.event, Key: key, BootID: e.o.BootID, ConditionOnly: true})
+		e.out = append(e.out, finding.Finding{Event: have.Event, Key: key, BootID: e.o.BootID, ConditionOnly: true})
 	}
 }
 
 // Snapshot lists the open findings that a new engine could not find again by itself, oldest first. Codes of the kernel log are
 // not among them: their receiver reads the log again, and says them as history.
-func (e *Engine) Snapshot() []Open {
-	out := []Open{}
+func (e *Engine) Snapshot() []finding.Open {
+	out := []finding.Open{}
 	log := event.Source(e.o.Cluster, e.o.Node, fromLog)
-	e.open.each(func(_ string, o *Open) {
-		if kind := o.event.Data.Cause.Kind; (kind == "xid" || kind == "sxid") && o.event.Source == log {
+	e.open.each(func(_ string, o *finding.Open) {
+		if kind := o.Event.Data.Cause.Kind; (kind == "xid" || kind == "sxid") && o.Event.Source == log {
 			return
 		}
 		if o.Raw == nil {
-			o.Raw, _ = event.Encode(o.event)
+			o.Raw, _ = event.Encode(o.Event)
 		}
 		out = append(out, *o)
 	})
@@ -249,18 +229,18 @@ func (e *Engine) Snapshot() []Open {
 // Restore takes up what an earlier engine left open in this boot, so that a fault which lasts across a new agent stays one
 // finding. It gives their conditions back to be set again: the earlier engine may have ended before it could. What cannot be
 // read, or is of another boot, is left out.
-func (e *Engine) Restore(open []Open) []Finding {
+func (e *Engine) Restore(open []finding.Open) []finding.Finding {
 	for _, o := range open {
 		ev, err := event.Decode(o.Raw)
 		if err != nil || o.BootID != e.o.BootID || o.Key == "" {
 			continue
 		}
-		o.event = ev
+		o.Event = ev
 		e.open.put(o.Key, &o)
 		if code, err := strconv.Atoi(ev.Data.Cause.Code); err == nil && ev.Data.Cause.Kind == "xid" {
 			e.xidsOf(ev.Data.Target).take(code, ev.Data.Severity, ev.Data.Onset)
 		}
-		e.out = append(e.out, Finding{Event: ev, Key: o.Key, BootID: o.BootID, Active: true, ConditionOnly: true})
+		e.out = append(e.out, finding.Finding{Event: ev, Key: o.Key, BootID: o.BootID, Active: true, ConditionOnly: true})
 	}
 	return e.take()
 }

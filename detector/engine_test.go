@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -43,7 +44,7 @@ func engine(t *testing.T, change ...func(*Options)) *Engine {
 }
 
 // words turns findings into what tests compare: "+gpu/lost fatal", "-rank/stalled", "~xid/79" for a condition without an event.
-func words(fs []Finding) []string {
+func words(fs []finding.Finding) []string {
 	var out []string
 	for _, f := range fs {
 		if _, err := event.Encode(f.Event); err != nil {
@@ -61,7 +62,7 @@ func words(fs []Finding) []string {
 	return out
 }
 
-func want(t *testing.T, got []Finding, w ...string) {
+func want(t *testing.T, got []finding.Finding, w ...string) {
 	t.Helper()
 	if g := words(got); !slices.Equal(g, w) {
 		t.Fatalf("findings %q, want %q", g, w)
@@ -182,7 +183,7 @@ func TestASilentSourceIsNotALostGpu(t *testing.T) {
 	}
 }
 
-func count(e *Engine, s, have, expected float64) []Finding {
+func count(e *Engine, s, have, expected float64) []finding.Finding {
 	e.GPU(Value{Metric: metricCount, Time: at(s), V: have})
 	e.GPU(Value{Metric: metricExpected, Time: at(s), V: expected})
 	return e.Settle()
@@ -232,7 +233,7 @@ func TestOneLostStatusIsNotASecondFaultByCount(t *testing.T) {
 
 func TestUncorrectedErrorsAreAFaultWhenTheyRiseAndAResetIsNot(t *testing.T) {
 	e := engine(t)
-	ecc := func(s, v float64) []Finding {
+	ecc := func(s, v float64) []finding.Finding {
 		return e.GPU(Value{Metric: "hw.errors", Kind: "uncorrected", GPU: "GPU-1", Time: at(s), V: v})
 	}
 	want(t, ecc(0, 5)) // what was there before is unknown, not new
@@ -248,7 +249,7 @@ func TestUncorrectedErrorsAreAFaultWhenTheyRiseAndAResetIsNot(t *testing.T) {
 
 func TestRowRemapPendingIsCriticalAndFailedIsFatal(t *testing.T) {
 	e := engine(t)
-	v := func(s float64, which string, x float64) []Finding {
+	v := func(s float64, which string, x float64) []finding.Finding {
 		return e.GPU(Value{Metric: "pitcrew.gpu.row_remap." + which, GPU: "GPU-1", Time: at(s), V: x})
 	}
 	want(t, v(1, "pending", 0))
@@ -260,7 +261,7 @@ func TestRowRemapPendingIsCriticalAndFailedIsFatal(t *testing.T) {
 // After a violation the driver is asked at once; DCGM's own value of the second before comes after it.
 func TestAnOlderValueNeitherEndsWhatALaterOneBeganNorBeginsItAnew(t *testing.T) {
 	e := engine(t)
-	pending := func(s, x float64) []Finding {
+	pending := func(s, x float64) []finding.Finding {
 		return e.GPU(Value{Metric: "pitcrew.gpu.row_remap.pending", GPU: "GPU-1", Time: at(s), V: x})
 	}
 	want(t, pending(1, 0))
@@ -338,7 +339,7 @@ func TestKeysTellConditionsApart(t *testing.T) {
 	e.Kernel(Kernel{Kind: "xid", Code: 79, GPU: "GPU-1", Time: at(1), Seq: 1})
 	e.Kernel(Kernel{Kind: "xid", Code: 79, PCI: "0000:1a:00", Time: at(1), Seq: 2})
 	var keys []string
-	e.open.each(func(key string, _ *Open) { keys = append(keys, key) })
+	e.open.each(func(key string, _ *finding.Open) { keys = append(keys, key) })
 	if got := strings.Join(keys, ","); got != "gpu/lost gpu/GPU-1,xid/79 gpu/GPU-1,xid/79 pci/0000:1a:00" {
 		t.Errorf("keys %s", got)
 	}

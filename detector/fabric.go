@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -26,7 +27,7 @@ const (
 
 // Port judges a change. A port that has left ACTIVE is down until it is ACTIVE again; one that only went down in between has flapped. A port
 // that was never ACTIVE is one that nobody uses.
-func (e *Engine) Port(p Port) []Finding {
+func (e *Engine) Port(p Port) []finding.Finding {
 	e.tick(p.Time)
 	if p.Time.IsZero() || p.Device == "" || p.State == "" {
 		e.counts.Malformed++

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -127,7 +128,7 @@ func (g *gpu) late(r reading, at time.Time) bool {
 }
 
 // GPU takes in one value. Findings about the count come from Settle.
-func (e *Engine) GPU(v Value) []Finding {
+func (e *Engine) GPU(v Value) []finding.Finding {
 	e.tick(v.Time)
 	switch {
 	case math.IsNaN(v.V) || math.IsInf(v.V, 0) || v.Time.IsZero() || len(v.Maker) > maxMaker:

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -61,7 +62,7 @@ func (e *Engine) secondSight(key string, at time.Time) bool {
 const unseenAfter = 5 * time.Minute
 
 // Process judges one sight of a process: one that has a GPU open which its pod was not given, twice in a row, is a finding until it ends.
-func (e *Engine) Process(p Process) []Finding {
+func (e *Engine) Process(p Process) []finding.Finding {
 	e.tick(p.Time)
 	if p.Time.IsZero() || p.GPU == "" || p.PID <= 0 {
 		e.counts.Malformed++

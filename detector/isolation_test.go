@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pitcrew/pitcrew/detector/finding"
 )
 
 func sight(edit ...func(*Process)) Process {
@@ -15,7 +17,7 @@ func sight(edit ...func(*Process)) Process {
 }
 
 // twice lets the engine see a process, and again five seconds later; it gives what both said.
-func twice(e *Engine, p Process) []Finding {
+func twice(e *Engine, p Process) []finding.Finding {
 	got := e.Process(p)
 	p.Time = p.Time.Add(5 * time.Second)
 	return append(got, e.Process(p)...)

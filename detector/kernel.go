@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -58,7 +59,7 @@ func (b *budget) take(t time.Time) bool {
 }
 
 // Kernel judges one line.
-func (e *Engine) Kernel(k Kernel) []Finding {
+func (e *Engine) Kernel(k Kernel) []finding.Finding {
 	e.tick(k.Time)
 	def(&k.BootID, e.o.BootID)
 	signal, ok := kernelSignals[k.Kind]
@@ -144,10 +145,10 @@ func (e *Engine) kernelCode(k Kernel) {
 	// Every line is an occurrence of its own, so a repeated code is said again; the condition is one. A line that the receiver
 	// reports once more, with a higher count, is no new occurrence.
 	f := e.finding(o)
-	if have, ok := e.open.get(key); ok && have.event.ID == f.Event.ID {
+	if have, ok := e.open.get(key); ok && have.Event.ID == f.Event.ID {
 		f.ConditionOnly = true
 	}
-	e.open.put(key, &Open{Key: key, BootID: e.o.BootID, Seen: e.now, event: f.Event})
+	e.open.put(key, &finding.Open{Key: key, BootID: e.o.BootID, Seen: e.now, Event: f.Event})
 	e.out = append(e.out, f)
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -138,7 +139,7 @@ type carrier struct {
 func (c *carrier) name() string { return bearerNames[c.of] + "/" + c.id }
 
 // Link takes in one value. What it means is said by Settle, when the batch is whole.
-func (e *Engine) Link(v LinkValue) []Finding {
+func (e *Engine) Link(v LinkValue) []finding.Finding {
 	e.tick(v.Time)
 	if math.IsNaN(v.V) || math.IsInf(v.V, 0) || v.Time.IsZero() || v.ID == "" || len(v.ID) > maxLinkID || len(v.PCI) > maxLinkID || v.Number > maxLinkNumber {
 		e.counts.Malformed++
@@ -232,7 +233,7 @@ func (e *Engine) link(v LinkValue) {
 }
 
 // LinkChanged takes in that an NVLink changed its state: which links are down stands in what is said of their GPU or switch.
-func (e *Engine) LinkChanged(id string, number int, to string, at time.Time) []Finding {
+func (e *Engine) LinkChanged(id string, number int, to string, at time.Time) []finding.Finding {
 	e.tick(at)
 	c, ok := e.carriers.get(id)
 	if !ok || number < 0 || number > maxLinkNumber {

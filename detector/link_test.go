@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pitcrew/pitcrew/detector/finding"
 )
 
 // links gives a GPU's or switch's count of links by state, as the receiver does.
@@ -23,7 +25,7 @@ func aSwitch(e *Engine, id, pci string, s, v float64) {
 	e.Link(LinkValue{Metric: "pitcrew.nvswitch.status", ID: id, PCI: pci, Number: -1, Time: at(s), V: v})
 }
 
-func keys(fs []Finding) (out []string) {
+func keys(fs []finding.Finding) (out []string) {
 	for _, f := range fs {
 		out = append(out, f.Key)
 	}
@@ -84,7 +86,7 @@ func TestAnOlderCountOfLinksNeitherBeginsNorEndsAnything(t *testing.T) {
 // A board of eight GPUs with 18 links and four switches with 64: one of the switches dies.
 func TestASwitchThatDiesIsAHandfulOfFindings(t *testing.T) {
 	e := engine(t)
-	board := func(s, up, down float64) []Finding {
+	board := func(s, up, down float64) []finding.Finding {
 		for i := range 4 {
 			aSwitch(e, fmt.Sprint("nvswitch-", i), fmt.Sprintf("0000:c%d:00", i), s, 1)
 		}
@@ -133,7 +135,7 @@ func TestASwitchThatDiesIsAHandfulOfFindings(t *testing.T) {
 
 func TestTwoAreTwoFindingsAndMoreInTheSameHalfMinuteAreOneMore(t *testing.T) {
 	e := engine(t)
-	all := func(s float64, down ...float64) []Finding {
+	all := func(s float64, down ...float64) []finding.Finding {
 		for i, d := range down {
 			links(e, s, fmt.Sprint("GPU-", i), 18-d, d)
 		}
@@ -157,7 +159,7 @@ func TestTwoAreTwoFindingsAndMoreInTheSameHalfMinuteAreOneMore(t *testing.T) {
 
 func TestWhatStandsOfLinksStandsAcrossANewAgent(t *testing.T) {
 	before := engine(t)
-	lost := func(e *Engine, s float64, down ...float64) []Finding {
+	lost := func(e *Engine, s float64, down ...float64) []finding.Finding {
 		for i, d := range down {
 			links(e, s, fmt.Sprint("GPU-", i), 18-d, d)
 		}
@@ -185,7 +187,7 @@ func TestWhatStandsOfLinksStandsAcrossANewAgent(t *testing.T) {
 func TestErrorsOfLinksAreCountedWithinTheirWindow(t *testing.T) {
 	const errors = "pitcrew.gpu.nvlink.errors"
 	e := engine(t)
-	count := func(kind string, s, v float64) []Finding {
+	count := func(kind string, s, v float64) []finding.Finding {
 		e.Link(linkCount(errors, kind, "GPU-1", -1, s, v))
 		return e.Settle()
 	}
@@ -236,7 +238,7 @@ func TestAnIncreaseOverAGapLongerThanTheWindowIsNoRate(t *testing.T) {
 func TestASwitchsErrorsAreItsLinksTogetherAndTheWorstIsNamed(t *testing.T) {
 	e := engine(t)
 	aSwitch(e, "nvswitch-0", "0000:c0:00", 0, 1)
-	all := func(s float64, v func(int) float64) []Finding {
+	all := func(s float64, v func(int) float64) []finding.Finding {
 		for n := range 64 {
 			e.Link(linkCount("pitcrew.nvswitch.link.errors", "crc", "nvswitch-0", n, s, v(n)))
 		}
@@ -258,7 +260,7 @@ func TestASwitchsErrorsAreItsLinksTogetherAndTheWorstIsNamed(t *testing.T) {
 func TestASwitchIsJudgedAndItsHealthIsNotAGPUs(t *testing.T) {
 	e := engine(t)
 	aSwitch(e, "SW-1", "0000:c0:00", 0, 1)
-	health := func(s float64, system string, v float64) []Finding {
+	health := func(s float64, system string, v float64) []finding.Finding {
 		e.GPU(Value{Metric: "pitcrew.gpu.health", Kind: system, GPU: "SW-1", Time: at(s), V: v})
 		return e.Settle()
 	}
@@ -275,7 +277,7 @@ func TestASwitchIsJudgedAndItsHealthIsNotAGPUs(t *testing.T) {
 
 func TestTheLastSXidIsSaidWhereTheKernelLogDidNot(t *testing.T) {
 	e := engine(t)
-	sxid := func(s float64, class string, code float64) []Finding {
+	sxid := func(s float64, class string, code float64) []finding.Finding {
 		return e.Link(linkCount("pitcrew.nvswitch.sxid", class, "SW-1", -1, s, code))
 	}
 	aSwitch(e, "SW-1", "0000:c0:00", 0, 1)
@@ -294,7 +296,7 @@ func TestTheLastSXidIsSaidWhereTheKernelLogDidNot(t *testing.T) {
 }
 
 func TestAPortsCountersAreJudgedByTheTable(t *testing.T) {
-	port := func(e *Engine, metric, kind string, s, v float64) []Finding {
+	port := func(e *Engine, metric, kind string, s, v float64) []finding.Finding {
 		e.Link(LinkValue{Metric: metric, Kind: kind, ID: "mlx5_0/1", PCI: "0000:1b:00", Number: -1, Time: at(s), V: v})
 		return e.Settle()
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -137,7 +138,7 @@ func (k rankKey) key(name string) string {
 }
 
 // Rank judges one sample of a rank.
-func (e *Engine) Rank(s Rank) []Finding {
+func (e *Engine) Rank(s Rank) []finding.Finding {
 	if s.Step < 0 && s.Section < 0 && math.IsNaN(s.StepAge) && math.IsNaN(s.HeartbeatAge) {
 		e.counts.Samples++ // by the second door (docs/training.md), where anybody's name may be given: nothing of now is said, so nothing can be judged
 		return nil
@@ -153,8 +154,8 @@ func (e *Engine) Rank(s Rank) []Finding {
 // means that a new process has taken its place.
 func (e *Engine) lives(r *rank, s Rank) bool {
 	if have, ok := e.open.get(r.dead); ok && !r.gone && r.first {
-		if a := have.event.Data.Target.Attempt; a != nil && *a == r.attempt {
-			r.gone, r.goneAt = true, have.event.Time
+		if a := have.Event.Data.Target.Attempt; a != nil && *a == r.attempt {
+			r.gone, r.goneAt = true, have.Event.Time
 		}
 	}
 	if r.gone && s.Time.Add(-seconds(s.HeartbeatAge)).After(r.goneAt.Add(afterlife)) {
@@ -274,7 +275,7 @@ func (e *Engine) limit(r *rank, section int) (limit, learnt float64) {
 }
 
 // Exit judges the end of a rank's process, or takes note of a new one.
-func (e *Engine) Exit(x Exit) []Finding {
+func (e *Engine) Exit(x Exit) []finding.Finding {
 	e.tick(x.Time)
 	if r, ok := e.rank(x.Target); ok {
 		if x.Attached {
@@ -346,12 +347,12 @@ func (e *Engine) sweep() {
 			e.pods.drop(uid)
 		}
 	})
-	e.open.each(func(key string, o *Open) {
+	e.open.each(func(key string, o *finding.Open) {
 		if e.fallsQuiet(key, o) {
 			return
 		}
-		t := o.event.Data.Target
-		if k := o.event.Data.Cause.Kind; k != "rank" && k != "torch" || t.Rank == nil {
+		t := o.Event.Data.Target
+		if k := o.Event.Data.Cause.Kind; k != "rank" && k != "torch" || t.Rank == nil {
 			return
 		}
 		if first { // what was restored counts as heard of now: its rank may not have been read yet

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -54,7 +55,7 @@ func TestTheLimitGrowsWithTheStepsOwnDurations(t *testing.T) {
 func TestOneLongStepDoesNotTeachTheLimitButANewRegimeDoes(t *testing.T) {
 	e := engine(t)
 	last := train(t, e, 0, 1, 50)
-	long := func(s float64, step int64) []Finding {
+	long := func(s float64, step int64) []finding.Finding {
 		r := sample(0, s, step, 0.01)
 		r.Durations = []float64{60}
 		return e.Rank(r)
@@ -86,7 +87,7 @@ func TestANewAgentLearnsTheLimitFromTheStepsThatTheRingHolds(t *testing.T) {
 func TestAHeldRankNeverStallsAndACheckpointDoesNotAgeTheStepAfterIt(t *testing.T) {
 	e := engine(t)
 	last := train(t, e, 0, 1, 20)
-	in := func(section int, s, age float64) []Finding {
+	in := func(section int, s, age float64) []finding.Finding {
 		r := sample(0, last+s, 20, age)
 		r.Section = section
 		return e.Rank(r)
@@ -125,7 +126,7 @@ func TestACheckpointHasALimitOfItsOwnOnceItIsKnown(t *testing.T) {
 func TestAStoppedRankIsHungAndNotAlsoStalled(t *testing.T) {
 	e := engine(t)
 	last := train(t, e, 0, 1, 20)
-	hang := func(s float64) []Finding {
+	hang := func(s float64) []finding.Finding {
 		r := sample(0, last+s, 20, s)
 		r.HeartbeatAge = s
 		return e.Rank(r)
@@ -269,7 +270,7 @@ func TestADeadRankRecoversWhenItsSuccessorSteps(t *testing.T) {
 	e := engine(t)
 	last := train(t, e, 0, 1, 10)
 	want(t, e.Exit(exit(last, 1)), "+rank/dead fatal")
-	next := func(s float64, step int64) []Finding {
+	next := func(s float64, step int64) []finding.Finding {
 		r := sample(0, s, step, 0.1)
 		one := 1
 		r.Target.Attempt = &one

@@ -43,7 +43,7 @@ func (e *Engine) recovery(g *gpu, v Value) {
 	ev := event.Evidence{Signal: metricRecovery, Baseline: "table", Value: num(v.V)}
 	if v.V < 1 {
 		a.over = !e.blind
-		if have, ok := e.open.get(key); ok && have.event.Source == event.Source(e.o.Cluster, e.o.Node, "detector") {
+		if have, ok := e.open.get(key); ok && have.Event.Source == event.Source(e.o.Cluster, e.o.Node, "detector") {
 			e.end(key, ev)
 		}
 		return

@@ -3,6 +3,7 @@ package detector
 import (
 	"testing"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -18,7 +19,7 @@ func (a actions) Lookup(kind string, code int, fatal, said bool) Row {
 
 func TestARecoveryActionThatStoodBeforeTheAgentCameIsToldOnce(t *testing.T) {
 	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
-	asks := func(s, v float64) []Finding {
+	asks := func(s, v float64) []finding.Finding {
 		return e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", PCI: "0000:1a:00", Time: at(s), V: v})
 	}
 	want(t, asks(1, 2))
@@ -45,7 +46,7 @@ func TestARecoveryActionIsToldThoughTheClockWasAheadWhenItWasFirstSeen(t *testin
 
 func TestARecoveryActionOfWhichTheKernelLogTellsIsNotToldAgain(t *testing.T) {
 	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
-	asks := func(s, v float64) []Finding {
+	asks := func(s, v float64) []finding.Finding {
 		return e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", Time: at(s), V: v})
 	}
 	line := Kernel{Kind: "xid", Code: 154, Time: at(2), GPU: "GPU-1", Seq: 7, Severity: event.Fatal, History: true}
@@ -62,7 +63,7 @@ func TestARecoveryActionOfWhichTheKernelLogTellsIsNotToldAgain(t *testing.T) {
 func TestAnActionThatIsToldEndsAcrossANewAgent(t *testing.T) {
 	o := Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}}
 	e := New(o)
-	asks := func(s, v float64) []Finding {
+	asks := func(s, v float64) []finding.Finding {
 		return e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", Time: at(s), V: v})
 	}
 	asks(1, 2)
@@ -77,7 +78,7 @@ func TestAnActionThatIsToldEndsAcrossANewAgent(t *testing.T) {
 
 func TestWhereTheKernelLogCannotBeReadEachActionIsTold(t *testing.T) {
 	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
-	asks := func(s, v float64) []Finding {
+	asks := func(s, v float64) []finding.Finding {
 		return e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", Time: at(s), V: v})
 	}
 	want(t, asks(1, 0))
@@ -96,7 +97,9 @@ func TestACardThatIsToBeReplacedIsToldUntilItIs(t *testing.T) {
 		"pitcrew.gpu.ecc.sram.exceeded": "gpu/ecc", "pitcrew.gpu.memory.unrepairable": "gpu/ecc", "pitcrew.gpu.row_remap.banks.exhausted": "gpu/row-remap",
 	} {
 		e := engine(t)
-		v := func(s, x float64) []Finding { return e.GPU(Value{Metric: metric, GPU: "GPU-1", Time: at(s), V: x}) }
+		v := func(s, x float64) []finding.Finding {
+			return e.GPU(Value{Metric: metric, GPU: "GPU-1", Time: at(s), V: x})
+		}
 		want(t, v(1, 0))
 		got := v(2, 1)
 		want(t, got, "+"+w+" warning")
@@ -110,7 +113,7 @@ func TestACardThatIsToBeReplacedIsToldUntilItIs(t *testing.T) {
 
 func TestAFabricThatIsUnhealthyOrReducedIsToldAndOneThatIsUnknownIsNot(t *testing.T) {
 	e := engine(t)
-	v := func(s, x float64) []Finding {
+	v := func(s, x float64) []finding.Finding {
 		return e.GPU(Value{Metric: "pitcrew.gpu.fabric.health", GPU: "GPU-1", Time: at(s), V: x})
 	}
 	want(t, v(1, 0)) // not supported

@@ -3,11 +3,15 @@ package detector
 import (
 	"strings"
 	"testing"
+
+	"github.com/pitcrew/pitcrew/detector/finding"
 )
 
 // joined gives an engine values of one metric of a GPU's part of the fabric.
-func joined(e *Engine, metric string) func(s, x float64) []Finding {
-	return func(s, x float64) []Finding { return e.GPU(Value{Metric: metric, GPU: "GPU-1", Time: at(s), V: x}) }
+func joined(e *Engine, metric string) func(s, x float64) []finding.Finding {
+	return func(s, x float64) []finding.Finding {
+		return e.GPU(Value{Metric: metric, GPU: "GPU-1", Time: at(s), V: x})
+	}
 }
 
 func TestAGPUThatTheFabricManagerDoesNotRegisterIsToldWhereThereAreSwitches(t *testing.T) {

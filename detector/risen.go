@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -46,8 +47,8 @@ func (e *Engine) fall(i int, c *carrier, ev event.Evidence) {
 	if !open {
 		return
 	}
-	left := slices.DeleteFunc(slices.Clone(node.event.Data.Evidence.Signals), func(w event.Witness) bool { return w.Signal == c.name() })
-	if len(left) == len(node.event.Data.Evidence.Signals) {
+	left := slices.DeleteFunc(slices.Clone(node.Event.Data.Evidence.Signals), func(w event.Witness) bool { return w.Signal == c.name() })
+	if len(left) == len(node.Event.Data.Evidence.Signals) {
 		return
 	}
 	if len(left) == 0 {
@@ -55,7 +56,7 @@ func (e *Engine) fall(i int, c *carrier, ev event.Evidence) {
 		e.end(r.key("node"), ev)
 		return
 	}
-	node.event.Data.Evidence.Signals, node.Raw = left, nil
+	node.Event.Data.Evidence.Signals, node.Raw = left, nil
 }
 
 // stoodAt is what was expected of the carrier by a finding that an earlier engine left open; 0: there is none.
@@ -64,11 +65,11 @@ func (e *Engine) stoodAt(i int, c *carrier) float64 {
 		return 0
 	}
 	r := &linkRules[i]
-	if o, open := e.open.get(r.key(c.name())); open && o.event.Data.Evidence.Expected != nil {
-		return *o.event.Data.Evidence.Expected
+	if o, open := e.open.get(r.key(c.name())); open && o.Event.Data.Evidence.Expected != nil {
+		return *o.Event.Data.Evidence.Expected
 	}
 	if o, open := e.open.get(r.key("node")); open {
-		for _, w := range o.event.Data.Evidence.Signals {
+		for _, w := range o.Event.Data.Evidence.Signals {
 			if w.Signal == c.name() && w.Expected != nil {
 				return *w.Expected
 			}
@@ -101,12 +102,12 @@ func (e *Engine) saySame(same []rise) {
 		if !open {
 			return false
 		}
-		named := slices.ContainsFunc(node.event.Data.Evidence.Signals, func(w event.Witness) bool { return w.Signal == x.c.name() })
-		if !named && (x.c.at[x.rule].Sub(node.event.Data.Onset) > joinWithin || len(node.event.Data.Evidence.Signals) >= maxNamed) {
+		named := slices.ContainsFunc(node.Event.Data.Evidence.Signals, func(w event.Witness) bool { return w.Signal == x.c.name() })
+		if !named && (x.c.at[x.rule].Sub(node.Event.Data.Onset) > joinWithin || len(node.Event.Data.Evidence.Signals) >= maxNamed) {
 			return false
 		}
 		if !named {
-			node.event.Data.Evidence.Signals, node.Raw = append(slices.Clone(node.event.Data.Evidence.Signals), x.witness()), nil
+			node.Event.Data.Evidence.Signals, node.Raw = append(slices.Clone(node.Event.Data.Evidence.Signals), x.witness()), nil
 		}
 		return true
 	})
@@ -139,10 +140,10 @@ func (e *Engine) beganLately(signal string) (n int) {
 }
 
 // sayNode says once what began on several carriers. Where it stands for others already they stay named in it.
-func (e *Engine) sayNode(r *linkRule, same []rise, node *Open) {
+func (e *Engine) sayNode(r *linkRule, same []rise, node *finding.Open) {
 	var named []event.Witness
 	if node != nil {
-		named = slices.Clone(node.event.Data.Evidence.Signals)
+		named = slices.Clone(node.Event.Data.Evidence.Signals)
 	}
 	first, total := same[0].c.at[same[0].rule], 0.0
 	texts := make([]string, 0, len(same))
@@ -163,7 +164,7 @@ func (e *Engine) sayNode(r *linkRule, same []rise, node *Open) {
 	f := e.finding(onset{
 		key: r.key("node"), cause: r.cause, severity: r.severity, advice: r.advice, evidence: ev, at: first, count: len(same),
 	})
-	e.open.put(f.Key, &Open{Key: f.Key, BootID: e.o.BootID, Seen: e.now, event: f.Event})
+	e.open.put(f.Key, &finding.Open{Key: f.Key, BootID: e.o.BootID, Seen: e.now, Event: f.Event})
 	e.out = append(e.out, f)
 }
 

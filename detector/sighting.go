@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -94,7 +95,7 @@ func (x *xids) toldSince(code int, t time.Time) bool {
 }
 
 // Sighted judges an Xid that a policy told.
-func (e *Engine) Sighted(s Sighting) []Finding {
+func (e *Engine) Sighted(s Sighting) []finding.Finding {
 	e.tick(s.Time)
 	if s.Code <= 0 || s.Time.IsZero() || s.PCI == "" || len(s.PCI) > maxLinkID || len(s.GPU) > maxLinkID {
 		e.counts.Malformed++
@@ -105,7 +106,7 @@ func (e *Engine) Sighted(s Sighting) []Finding {
 }
 
 // KernelLog takes in whether the kernel log can be read. While nobody said so it can.
-func (e *Engine) KernelLog(readable bool) []Finding {
+func (e *Engine) KernelLog(readable bool) []finding.Finding {
 	e.blind = !readable
 	held := e.held
 	e.held = nil
@@ -155,7 +156,7 @@ func (e *Engine) sighted(s Sighting) {
 			key: kernelKey("xid", code, t), target: t, cause: event.Cause{Kind: "xid", Code: code, Name: row.Name}, severity: row.Severity,
 			advice: row.Advice, evidence: ev, at: s.Time, source: "dcgm",
 		})
-		e.open.put(f.Key, &Open{Key: f.Key, BootID: e.o.BootID, Seen: e.now, event: f.Event})
+		e.open.put(f.Key, &finding.Open{Key: f.Key, BootID: e.o.BootID, Seen: e.now, Event: f.Event})
 		e.out = append(e.out, f)
 	}
 }
@@ -189,7 +190,7 @@ func (e *Engine) lastXid(g *gpu, v Value) {
 // sightedBefore reports whether DCGM told what a line of the kernel log says, before the log could be read.
 func (e *Engine) sightedBefore(key string, at time.Time) bool {
 	have, ok := e.open.get(key)
-	if !ok || have.event.Source == event.Source(e.o.Cluster, e.o.Node, fromLog) || at.Sub(have.event.Data.Onset) > sameWithin {
+	if !ok || have.Event.Source == event.Source(e.o.Cluster, e.o.Node, fromLog) || at.Sub(have.Event.Data.Onset) > sameWithin {
 		return false
 	}
 	have.Seen = e.now

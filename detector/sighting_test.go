@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -24,7 +25,7 @@ func blind(t *testing.T) node {
 }
 
 // gauge is a round of DCGM: the GPU answers, and this is its last Xid.
-func (n node) gauge(s float64, code int) []Finding {
+func (n node) gauge(s float64, code int) []finding.Finding {
 	n.t.Helper()
 	v := status("GPU-1", s, 1)
 	v.PCI = pci1
@@ -35,12 +36,12 @@ func (n node) gauge(s float64, code int) []Finding {
 }
 
 // policy is a violation of DCGM's policy.
-func (n node) policy(s float64, code int) []Finding {
+func (n node) policy(s float64, code int) []finding.Finding {
 	return n.Sighted(Sighting{Code: code, GPU: "GPU-1", PCI: pci1, Time: at(s), Signal: "DCGM policy", Raw: "…"})
 }
 
 // line is one of the kernel log.
-func (n node) line(s float64, code int, change ...func(*Kernel)) []Finding {
+func (n node) line(s float64, code int, change ...func(*Kernel)) []finding.Finding {
 	k := Kernel{Kind: "xid", Code: code, Time: at(s), GPU: "GPU-1", PCI: pci1, Seq: int64(1000 * s), BootID: "boot-1", Raw: "NVRM: Xid …", Burst: true}
 	for _, f := range change {
 		f(&k)
@@ -257,7 +258,7 @@ func TestALineThatHasTheAddressAloneIsOfTheSameGpu(t *testing.T) {
 
 func TestTheSXidOfASwitchIsNotToldAgainByItsLine(t *testing.T) {
 	e := engine(t)
-	last := func(s, code float64) []Finding {
+	last := func(s, code float64) []finding.Finding {
 		e.Link(LinkValue{Metric: metricSwitch, ID: "S", PCI: "0000:05:00", Number: -1, Time: at(s), V: 1})
 		out := e.Link(LinkValue{Metric: "pitcrew.nvswitch.sxid", Kind: "fatal", ID: "S", PCI: "0000:05:00", Number: -1, Time: at(s), V: code})
 		return append(out, e.Settle()...)

@@ -3,6 +3,7 @@ package detector
 import (
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -80,10 +81,10 @@ func (e *Engine) kernelSignal(s kernelFault, k Kernel) {
 }
 
 // fallsQuiet ends an open finding whose lines have stopped, and reports whether it did.
-func (e *Engine) fallsQuiet(key string, o *Open) bool {
-	quiet, ok := quietAfter[o.event.Data.Cause.Signal()]
+func (e *Engine) fallsQuiet(key string, o *finding.Open) bool {
+	quiet, ok := quietAfter[o.Event.Data.Cause.Signal()]
 	if !ok || e.now.Sub(o.Seen) < quiet {
 		return false
 	}
-	return e.end(key, event.Evidence{Signal: o.event.Data.Evidence.Signal, Baseline: "table", WindowS: quiet.Seconds(), Raw: "nothing more of it"})
+	return e.end(key, event.Evidence{Signal: o.Event.Data.Evidence.Signal, Baseline: "table", WindowS: quiet.Seconds(), Raw: "nothing more of it"})
 }

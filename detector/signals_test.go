@@ -3,6 +3,7 @@ package detector
 import (
 	"testing"
 
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -44,7 +45,7 @@ func TestLinesWithoutACodeAreJudgedByTheirKind(t *testing.T) {
 
 func TestCasesOfAKindAreTheirOwnFindingsAndEndWhenTheirLinesStop(t *testing.T) {
 	e := engine(t)
-	line := func(s float64, name string) []Finding {
+	line := func(s float64, name string) []finding.Finding {
 		return e.Kernel(Kernel{Kind: "mlx5", Time: at(s), PCI: "0000:3b:00", Name: name, Severity: event.Warning, Seq: int64(s * 10)})
 	}
 	want(t, line(1, "cable"), "+nic/mlx5 warning")
@@ -58,7 +59,7 @@ func TestCasesOfAKindAreTheirOwnFindingsAndEndWhenTheirLinesStop(t *testing.T) {
 }
 
 // beat lets time pass.
-func beat(e *Engine, s float64) []Finding {
+func beat(e *Engine, s float64) []finding.Finding {
 	e.Rank(sample(0, s, int64(s), 0.1))
 	return e.Settle()
 }

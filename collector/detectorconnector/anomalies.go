@@ -14,9 +14,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/bus"
-	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/anomaly"
 	"github.com/pitcrew/pitcrew/detector/durable"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/detector/statement"
 )
 
@@ -78,7 +78,7 @@ func newAnomalies(cfg *Config, self nodeID, log *zap.Logger) (*anomalies, error)
 }
 
 // start takes up what an earlier agent left, and gives the conditions that are to be set again.
-func (a *anomalies) start(host component.Host) (found []detector.Finding) {
+func (a *anomalies) start(host component.Host) (found []finding.Finding) {
 	if a.path != "" {
 		err := durable.Read(a.path, func(b []byte) (err error) {
 			found, err = a.e.Restore(b)
@@ -139,7 +139,7 @@ func (a *anomalies) save() {
 }
 
 // judge takes in one batch. Values of another node than this one are counted and not judged.
-func (a *anomalies) judge(md pmetric.Metrics) []detector.Finding {
+func (a *anomalies) judge(md pmetric.Metrics) []finding.Finding {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, rm := range md.ResourceMetrics().All() {

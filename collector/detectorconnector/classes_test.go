@@ -21,7 +21,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pitcrew/pitcrew/collector/findings"
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -118,7 +118,7 @@ func (l *learner) run(job, workload string, steps int, took float64) {
 			l.t.Fatal(err)
 		}
 		if i%5 == 0 {
-			l.emit(l.t.Context(), func() []detector.Finding { return l.engine.Tick(l.now()) })
+			l.emit(l.t.Context(), func() []finding.Finding { return l.engine.Tick(l.now()) })
 		}
 	}
 }

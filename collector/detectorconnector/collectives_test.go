@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -50,7 +50,7 @@ func (g *gateway) stands(entered func(rank int) int64) {
 
 // tick is the connector's own, which comes once a second.
 func (g *gateway) tick() {
-	g.emit(g.t.Context(), func() []detector.Finding { return g.engine.Tick(g.now()) })
+	g.emit(g.t.Context(), func() []finding.Finding { return g.engine.Tick(g.now()) })
 }
 
 func TestTheRankThatDidNotEnterACollectiveIsNamedAcrossNodes(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/collector/podresources"
 	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/rules"
 )
@@ -46,10 +47,10 @@ type core struct {
 	started bool
 	self    nodeID
 	engines map[nodeID]*detector.Engine
-	saved   map[string][]detector.Open // of the state file, by node, until its engine takes it up
-	uuids   map[string]string          // PCI address → GPU UUID, learnt from metrics
-	ranks   map[string]rankSeen        // by the GPU that they say they use
-	pending []detector.Finding
+	saved   map[string][]finding.Open // of the state file, by node, until its engine takes it up
+	uuids   map[string]string         // PCI address → GPU UUID, learnt from metrics
+	ranks   map[string]rankSeen       // by the GPU that they say they use
+	pending []finding.Finding
 	lost    int64 // findings dropped because pending was full
 }
 
@@ -156,7 +157,7 @@ func (c *core) engine(res pcommon.Map) *detector.Engine {
 
 // emit sends findings on, with those that were refused before. What is refused waits for the next call: the engine has said it
 // and will not say it again. The caller does not hold mu.
-func (c *core) emit(ctx context.Context, next consumer.Logs, found []detector.Finding) {
+func (c *core) emit(ctx context.Context, next consumer.Logs, found []finding.Finding) {
 	c.mu.Lock()
 	found = append(c.pending, found...)
 	c.pending = nil
@@ -179,7 +180,7 @@ func (c *core) emit(ctx context.Context, next consumer.Logs, found []detector.Fi
 	}
 }
 
-func (c *core) records(ctx context.Context, found []detector.Finding) plog.Logs {
+func (c *core) records(ctx context.Context, found []finding.Finding) plog.Logs {
 	for i := range found {
 		c.enrich(ctx, &found[i].Event)
 	}
@@ -191,10 +192,10 @@ func (c *core) records(ctx context.Context, found []detector.Finding) plog.Logs 
 }
 
 // snapshot lists what is open, by node.
-func (c *core) snapshot() map[string][]detector.Open {
+func (c *core) snapshot() map[string][]finding.Open {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := map[string][]detector.Open{}
+	out := map[string][]finding.Open{}
 	for node, open := range c.saved { // not taken up yet
 		out[node] = open
 	}

@@ -18,8 +18,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/collector/findings"
-	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/class"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/detector/job"
 	"github.com/pitcrew/pitcrew/detector/statement"
 	"github.com/pitcrew/pitcrew/event"
@@ -78,7 +78,7 @@ type jobs struct {
 	store   *class.Store // the engine's
 	ledger  class.Ledger // of what other gateways were given
 	offered map[string]class.Piece
-	pending []detector.Finding
+	pending []finding.Finding
 	lost    int64
 }
 
@@ -134,7 +134,7 @@ func (j *jobs) Start(_ context.Context, host component.Host) error {
 			case <-ctx.Done():
 				return
 			case <-t.C:
-				j.emit(ctx, func() []detector.Finding { return j.engine.Tick(j.now()) })
+				j.emit(ctx, func() []finding.Finding { return j.engine.Tick(j.now()) })
 			}
 		}
 	})
@@ -167,7 +167,7 @@ func (j *jobs) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) error {
 		if len(samples)+len(works)+len(claims) == 0 {
 			continue
 		}
-		j.emit(ctx, func() (found []detector.Finding) {
+		j.emit(ctx, func() (found []finding.Finding) {
 			for i := range samples {
 				found = append(found, j.engine.Add(now, samples[i])...)
 			}
@@ -184,7 +184,7 @@ func (j *jobs) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) error {
 }
 
 // emit sends on what find finds, with what was refused before.
-func (j *jobs) emit(ctx context.Context, find func() []detector.Finding) {
+func (j *jobs) emit(ctx context.Context, find func() []finding.Finding) {
 	j.mu.Lock()
 	found := append(j.pending, find()...)
 	j.pending = nil

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/bus"
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -23,7 +23,7 @@ func (l *learner) state(all ...bus.Statement) {
 
 func (l *learner) second() {
 	l.at.Add(int64(time.Second))
-	l.emit(l.t.Context(), func() []detector.Finding { return l.engine.Tick(l.now()) })
+	l.emit(l.t.Context(), func() []finding.Finding { return l.engine.Tick(l.now()) })
 }
 
 func (l *learner) told() []string {

@@ -7,6 +7,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog"
 
 	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -18,7 +19,7 @@ func (s *logsSkin) ConsumeLogs(ctx context.Context, ld plog.Logs) error {
 	return nil
 }
 
-func (c *core) judgeLogs(ld plog.Logs) (found []detector.Finding) {
+func (c *core) judgeLogs(ld plog.Logs) (found []finding.Finding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, rl := range ld.ResourceLogs().All() {
@@ -39,7 +40,7 @@ func (c *core) judgeLogs(ld plog.Logs) (found []detector.Finding) {
 }
 
 // logEvents are the records that are read, by EventName.
-var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) []detector.Finding{
+var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) []finding.Finding{
 	"pitcrew.kernel.xid":          kernel("xid"),
 	"pitcrew.kernel.sxid":         kernel("sxid"),
 	"pitcrew.kernel.gpu_lost":     kernel("gpu_lost"),
@@ -59,8 +60,8 @@ var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) [
 	"pitcrew.train.collectives":   collective,
 }
 
-func kernel(kind string) func(*core, *detector.Engine, both, plog.LogRecord) []detector.Finding {
-	return func(c *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+func kernel(kind string) func(*core, *detector.Engine, both, plog.LogRecord) []finding.Finding {
+	return func(c *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 		k := detector.Kernel{
 			Kind: kind, Code: int(a.number("pitcrew.xid.code", 0)), Time: when(r), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), MIG: a.text("pitcrew.mig"), PodUID: a.text("k8s.pod.uid"),
 			Raw: r.Body().AsString(), BootID: a.text("pitcrew.boot_id"), Seq: a.number("pitcrew.kmsg.seq", 0), Count: int(a.number("pitcrew.count", 0)),
@@ -77,7 +78,7 @@ func kernel(kind string) func(*core, *detector.Engine, both, plog.LogRecord) []d
 	}
 }
 
-func kernelLog(_ *core, e *detector.Engine, a both, _ plog.LogRecord) []detector.Finding {
+func kernelLog(_ *core, e *detector.Engine, a both, _ plog.LogRecord) []finding.Finding {
 	readable, said := a.flag("pitcrew.kernel.log.readable")
 	if !said {
 		return nil
@@ -86,7 +87,7 @@ func kernelLog(_ *core, e *detector.Engine, a both, _ plog.LogRecord) []detector
 }
 
 // violation takes in an Xid that DCGM's policy tells. What the others tell is judged by the values that are read live right after them.
-func violation(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+func violation(_ *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 	if a.text("pitcrew.policy") != "xid" {
 		return nil
 	}
@@ -95,8 +96,8 @@ func violation(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector
 	})
 }
 
-func exit(attached bool) func(*core, *detector.Engine, both, plog.LogRecord) []detector.Finding {
-	return func(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+func exit(attached bool) func(*core, *detector.Engine, both, plog.LogRecord) []finding.Finding {
+	return func(_ *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 		x := detector.Exit{
 			Target: rankTarget(a), Time: when(r), Attached: attached, Code: int(a.number("pitcrew.exit.code", -1)), Signal: int(a.number("pitcrew.exit.signal", 0)),
 			Error: a.text("pitcrew.error"), Step: a.number("pitcrew.step", -1), PID: int(a.number("process.pid", 0)), Start: a.text("process.creation.time"),
@@ -108,7 +109,7 @@ func exit(attached bool) func(*core, *detector.Engine, both, plog.LogRecord) []d
 	}
 }
 
-func collective(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+func collective(_ *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 	return e.Collective(detector.Collective{
 		Target: rankTarget(a), Time: when(r), Group: a.text("pitcrew.process_group.name"), Desc: a.text("pitcrew.process_group.desc"),
 		Step: a.number("pitcrew.step", -1), Enqueued: a.number("pitcrew.collective.enqueued", -1), Completed: a.number("pitcrew.collective.completed", -1),

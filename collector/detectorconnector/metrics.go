@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/collector/podresources"
 	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -26,7 +27,7 @@ func (s *metricsSkin) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) er
 	return nil
 }
 
-func (c *core) judgeMetrics(md pmetric.Metrics) (found []detector.Finding) {
+func (c *core) judgeMetrics(md pmetric.Metrics) (found []finding.Finding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, rm := range md.ResourceMetrics().All() {

@@ -4,12 +4,13 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog"
 
 	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 )
 
 // process takes in a sight of a process that has a GPU open. Whether its pod was given the GPU, the kubelet's last answer says: a pod of
 // which only the UID is known, and nobody names it, is not judged.
-func process(ended bool) func(*core, *detector.Engine, both, plog.LogRecord) []detector.Finding {
-	return func(c *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+func process(ended bool) func(*core, *detector.Engine, both, plog.LogRecord) []finding.Finding {
+	return func(c *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 		p := detector.Process{
 			PID: int(a.number("process.pid", 0)), Start: a.number("pitcrew.process.start", 0), Name: a.text("process.executable.name"),
 			Command: a.text("process.command_line"), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), PodUID: a.text("k8s.pod.uid"),
@@ -27,7 +28,7 @@ func process(ended bool) func(*core, *detector.Engine, both, plog.LogRecord) []d
 }
 
 // port takes in a change of a port of the fabric.
-func port(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+func port(_ *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 	return e.Port(detector.Port{
 		Device: a.text("hw.name"), Number: a.number("pitcrew.fabric.port", 0), Layer: a.text("pitcrew.fabric.layer"), State: a.text("pitcrew.fabric.state"),
 		Before: a.text("pitcrew.fabric.state.before"), PCI: a.text("hw.pci"), Time: when(r), Downs: a.number("pitcrew.count", 0),
@@ -35,6 +36,6 @@ func port(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Find
 }
 
 // link takes in that an NVLink changed its state.
-func link(_ *core, e *detector.Engine, a both, r plog.LogRecord) []detector.Finding {
+func link(_ *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 	return e.LinkChanged(a.text("hw.id"), int(a.number("pitcrew.nvlink.link", -1)), a.text("pitcrew.nvlink.to"), when(r))
 }

@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 )
 
 // coalesce bounds how often the state file is written; it is never on the path of a finding.
@@ -21,18 +21,18 @@ const coalesce = 50 * time.Millisecond
 // stateFile keeps the open findings on disk, so that a fault which lasts across a new agent stays one finding.
 type stateFile struct {
 	path     string
-	snapshot func() map[string][]detector.Open
+	snapshot func() map[string][]finding.Open
 	log      *zap.Logger
 	dirty    chan struct{}
 	done     chan struct{}
 	ended    sync.WaitGroup
 }
 
-func newStateFile(path string, snapshot func() map[string][]detector.Open, log *zap.Logger) *stateFile {
+func newStateFile(path string, snapshot func() map[string][]finding.Open, log *zap.Logger) *stateFile {
 	return &stateFile{path: path, snapshot: snapshot, log: log, dirty: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-func (s *stateFile) load() (map[string][]detector.Open, error) {
+func (s *stateFile) load() (map[string][]finding.Open, error) {
 	if s.path == "" {
 		return nil, nil
 	}
@@ -43,7 +43,7 @@ func (s *stateFile) load() (map[string][]detector.Open, error) {
 	if err != nil {
 		return nil, err
 	}
-	var open map[string][]detector.Open
+	var open map[string][]finding.Open
 	if err := json.Unmarshal(raw, &open); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.path, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/plog"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -22,7 +22,7 @@ const (
 )
 
 // Records makes a record of each finding. A finding that is no valid event is left out, and named in the error.
-func Records(found []detector.Finding) (plog.Logs, error) {
+func Records(found []finding.Finding) (plog.Logs, error) {
 	logs := plog.NewLogs()
 	recs := logs.ResourceLogs().AppendEmpty().ScopeLogs().AppendEmpty().LogRecords()
 	var errs []error

@@ -17,8 +17,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/collector/findings"
-	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/durable"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/detector/promrules"
 )
 
@@ -40,7 +40,7 @@ type rulesConnector struct {
 	names *namer
 
 	eval    sync.Mutex // guards the runner's evaluation, and pending
-	pending []detector.Finding
+	pending []finding.Finding
 
 	stop  context.CancelFunc // nil: not started, or ended
 	ended sync.WaitGroup

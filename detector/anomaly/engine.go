@@ -8,7 +8,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/detector/series"
 	"github.com/pitcrew/pitcrew/detector/statement"
 )
@@ -91,7 +91,7 @@ type Engine struct {
 	counts Counts
 	onsets [rowsMost]int64
 	judged [rowsMost]float64 // series-seconds
-	out    []detector.Finding
+	out    []finding.Finding
 }
 
 const (
@@ -171,7 +171,7 @@ func (e *Engine) Put(m *Metric, l Labels, t int64, v float64) {
 }
 
 // End judges what was put in since the last End, at the node's time now, and gives what changed.
-func (e *Engine) End(now time.Time) []detector.Finding {
+func (e *Engine) End(now time.Time) []finding.Finding {
 	e.wall = now
 	e.clock()
 	for _, en := range e.heard {
@@ -196,7 +196,7 @@ func (e *Engine) End(now time.Time) []detector.Finding {
 	e.speak()
 	out := e.out
 	e.out = nil
-	slices.SortStableFunc(out, func(a, b detector.Finding) int { return cmp.Compare(a.Key, b.Key) }) // the same after a restart
+	slices.SortStableFunc(out, func(a, b finding.Finding) int { return cmp.Compare(a.Key, b.Key) }) // the same after a restart
 	return out
 }
 

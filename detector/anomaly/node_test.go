@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -39,7 +39,7 @@ type node struct {
 	refill       int             // steps after another section that take longer
 	age          float64         // of the last step, s
 	noise        float64
-	out          []detector.Finding
+	out          []finding.Finding
 }
 
 func newNode(t *testing.T, ranks int) *node {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -84,7 +84,7 @@ func (e *Engine) speak() {
 func (e *Engine) tell(r *report, ev event.Event, active, conditionOnly bool) {
 	r.changed, r.at = false, e.now
 	e.changed = true
-	e.out = append(e.out, detector.Finding{Event: ev, Key: r.key, BootID: e.o.BootID, Active: active, ConditionOnly: conditionOnly})
+	e.out = append(e.out, finding.Finding{Event: ev, Key: r.key, BootID: e.o.BootID, Active: active, ConditionOnly: conditionOnly})
 }
 
 // close ends a report. Only what came back is a recovery.

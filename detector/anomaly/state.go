@@ -8,7 +8,7 @@ import (
 	"hash/crc32"
 	"math"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/detector/series"
 	"github.com/pitcrew/pitcrew/detector/statement"
 	"github.com/pitcrew/pitcrew/event"
@@ -103,7 +103,7 @@ func (r *report) save() savedReport {
 // have ended before it could. Findings of another boot are left out, and their series kept. Where the series themselves cannot
 // be read (another build, another asked rate), they are learnt anew, and what was open ends when its values are back in the band
 // that was expected then. On an error the engine is as it was.
-func (e *Engine) Restore(b []byte) ([]detector.Finding, error) {
+func (e *Engine) Restore(b []byte) ([]finding.Finding, error) {
 	parts, err := unpack(b)
 	if err != nil {
 		return nil, fmt.Errorf("anomalies: snapshot: %w", err)

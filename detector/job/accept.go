@@ -15,7 +15,7 @@ var unlevelled = []string{causes[absent].Signal(), desyncCause.Signal()}
 func Levelled(signal string) bool { return !slices.Contains(unlevelled, signal) }
 
 // accept implements standing. A rank that is silent has no level.
-func (x *finding) accept(now time.Time) bool {
+func (x *deviation) accept(now time.Time) bool {
 	r := x.role
 	switch x.kind {
 	case absent:
@@ -44,11 +44,11 @@ func (x *finding) accept(now time.Time) bool {
 }
 
 // overtaken forgets a finding whose level was accepted with another's.
-func (r *role) overtaken(now time.Time, x *finding) {
+func (r *role) overtaken(now time.Time, x *deviation) {
 	e := r.a.e
 	r.a.open--
 	if x.report == nil {
-		r.fresh = slices.DeleteFunc(r.fresh, func(o *finding) bool { return o == x })
+		r.fresh = slices.DeleteFunc(r.fresh, func(o *deviation) bool { return o == x })
 		return
 	}
 	delete(e.reports, x.report)

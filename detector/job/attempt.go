@@ -44,7 +44,7 @@ type member struct {
 	heard   time.Time
 	counted int64 // the newest step whose values were taken
 	missed  int   // closed rounds in a row without it
-	open    [kinds]*finding
+	open    [kinds]*deviation
 	last    [joinable]ended
 	newest  int
 	work    Work

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -84,7 +84,7 @@ func TestFewRanksOfManyAreNotCompared(t *testing.T) {
 func TestWhatADeviceTellsLaterIsJoinedByTheTimeOfItsStep(t *testing.T) {
 	e := engine()
 	g := newGang(t, e, 8)
-	var found []detector.Finding
+	var found []finding.Finding
 	type late struct{ s Sample }
 	var waiting []late
 	for n := range 160 {

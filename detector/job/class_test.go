@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/class"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -49,14 +49,14 @@ func (f *fleet) tell(g *gang, w Work) {
 }
 
 // done ends a job by silence, and gives what is said at its end.
-func (f *fleet) done(g *gang) []detector.Finding {
+func (f *fleet) done(g *gang) []finding.Finding {
 	found := g.pass(6 * time.Minute)
 	f.now = g.now
 	return found
 }
 
 // past runs jobs to their end, whose steps take factor as long as others', half as much again from step 300 on.
-func (f *fleet) past(jobs int, w Work, factor float64) (found []detector.Finding) {
+func (f *fleet) past(jobs int, w Work, factor float64) (found []finding.Finding) {
 	for range jobs {
 		g := f.job(w)
 		scheduled(g, factor)

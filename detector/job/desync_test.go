@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -19,7 +19,7 @@ func stalled(t *testing.T) *gang {
 }
 
 // tell lets ranks say their numbers once a second, as agents do.
-func (g *gang) tell(d time.Duration, group string, told ...int64) (found []detector.Finding) {
+func (g *gang) tell(d time.Duration, group string, told ...int64) (found []finding.Finding) {
 	for end := g.now.Add(d); g.now.Before(end); {
 		g.now = g.now.Add(time.Second)
 		for r, n := range told {
@@ -60,22 +60,22 @@ func TestTheRankThatDidNotEnterACollectiveIsNamedThoughItIsInAnotherPod(t *testi
 }
 
 func TestNobodyIsNamedOnTooLittle(t *testing.T) {
-	for what, f := range map[string]func(g *gang) []detector.Finding{
-		"a rank that has not told":     func(g *gang) []detector.Finding { return g.tell(settled, "0", 57, 57, 57, -1) },
-		"one rank ahead":               func(g *gang) []detector.Finding { return g.tell(settled, "0", 57, 56, 56, 56) },
-		"one ahead of one":             func(g *gang) []detector.Finding { return g.tell(settled, "0", 57, -1, -1, 56) },
-		"two ahead, each with its own": func(g *gang) []detector.Finding { return g.tell(settled, "0", 1<<52, 1<<51, 56, 56) },
-		"all level":                    func(g *gang) []detector.Finding { return g.tell(settled, "0", 57, 57, 57, 57) },
-		"another group's number": func(g *gang) []detector.Finding {
+	for what, f := range map[string]func(g *gang) []finding.Finding{
+		"a rank that has not told":     func(g *gang) []finding.Finding { return g.tell(settled, "0", 57, 57, 57, -1) },
+		"one rank ahead":               func(g *gang) []finding.Finding { return g.tell(settled, "0", 57, 56, 56, 56) },
+		"one ahead of one":             func(g *gang) []finding.Finding { return g.tell(settled, "0", 57, -1, -1, 56) },
+		"two ahead, each with its own": func(g *gang) []finding.Finding { return g.tell(settled, "0", 1<<52, 1<<51, 56, 56) },
+		"all level":                    func(g *gang) []finding.Finding { return g.tell(settled, "0", 57, 57, 57, 57) },
+		"another group's number": func(g *gang) []finding.Finding {
 			return append(g.tell(settled, "0", 57, 57, -1, -1), g.tell(settled, "1", -1, -1, 3, 3)...)
 		},
-		"numbers that move": func(g *gang) (found []detector.Finding) {
+		"numbers that move": func(g *gang) (found []finding.Finding) {
 			for n := int64(50); n < 60; n++ {
 				found = append(found, g.tell(5*time.Second, "0", n, n, n, n-1)...)
 			}
 			return found
 		},
-		"what somebody else says for it": func(g *gang) []detector.Finding {
+		"what somebody else says for it": func(g *gang) []finding.Finding {
 			for range 12 {
 				liar := g.target(3)
 				liar.PodUID = "liar"
@@ -84,7 +84,7 @@ func TestNobodyIsNamedOnTooLittle(t *testing.T) {
 			}
 			return nil
 		},
-		"a job that steps": func(g *gang) []detector.Finding {
+		"a job that steps": func(g *gang) []finding.Finding {
 			for range 20 {
 				for r, n := range []int64{57, 57, 57, 56} {
 					g.e.Collective(g.now, g.job, g.target(r), Collective{Group: "0", Enqueued: n})

@@ -5,8 +5,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/class"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/detector/statement"
 	"github.com/pitcrew/pitcrew/event"
 )
@@ -97,7 +97,7 @@ type Engine struct {
 	ranks  int
 	ticked time.Time
 	counts Counts
-	out    []detector.Finding
+	out    []finding.Finding
 
 	reports     map[*report]bool // of all that stands
 	statements  []statement.Statement
@@ -140,7 +140,7 @@ func (e *Engine) Counts() Counts {
 }
 
 // Add takes in one step of one rank that arrived now, and gives what is found by it.
-func (e *Engine) Add(now time.Time, s Sample) []detector.Finding {
+func (e *Engine) Add(now time.Time, s Sample) []finding.Finding {
 	e.counts.Samples++
 	if !s.sound() {
 		e.counts.Malformed++
@@ -193,7 +193,7 @@ func (e *Engine) drop(now time.Time, el *list.Element, why string) {
 
 // Tick lets time pass: rounds that waited long enough are closed, silent ranks become absent, silent jobs are forgotten, what people
 // said takes effect. Call it about once a second.
-func (e *Engine) Tick(now time.Time) []detector.Finding {
+func (e *Engine) Tick(now time.Time) []finding.Finding {
 	e.ticked = now
 	for el := e.recent.Back(); el != nil; {
 		a, prev := el.Value.(*attempt), el.Prev()
@@ -212,7 +212,7 @@ func (e *Engine) Tick(now time.Time) []detector.Finding {
 	return e.take()
 }
 
-func (e *Engine) take() []detector.Finding {
+func (e *Engine) take() []finding.Finding {
 	out := e.out
 	e.out = nil
 	for i := range out {

@@ -12,7 +12,7 @@ import (
 )
 
 // say makes the event that opens a finding.
-func (x *finding) say(now time.Time) event.Event {
+func (x *deviation) say(now time.Time) event.Event {
 	e := x.role.a.e
 	src := event.GatewaySource(e.o.Cluster, e.o.Gateway, "detector")
 	t := x.target()
@@ -31,7 +31,7 @@ func (x *finding) say(now time.Time) event.Event {
 }
 
 // key names the finding to people.
-func (x *finding) key() string {
+func (x *deviation) key() string {
 	a, signal := x.role.a, causes[x.kind].Signal()
 	switch {
 	case x.member != nil:
@@ -45,7 +45,7 @@ func (x *finding) key() string {
 var severities = map[kind]event.Severity{straggler: event.Warning, imbalance: event.Warning, absent: event.Warning, slowdown: event.Info}
 
 // target is the rank as it was last heard of, or the job.
-func (x *finding) target() event.Target {
+func (x *deviation) target() event.Target {
 	a := x.role.a
 	t := event.Target{Cluster: a.e.o.Cluster, WorldSize: a.world, Attempt: a.told(), Job: jobOf(a.key)}
 	m := x.member
@@ -58,14 +58,14 @@ func (x *finding) target() event.Target {
 	return own
 }
 
-func (x *finding) subject(t event.Target) string {
+func (x *deviation) subject(t event.Target) string {
 	if x.member == nil && t.Job != nil {
 		return "job/" + t.Job.UID
 	}
 	return t.Subject()
 }
 
-func (x *finding) evidence(now time.Time, state event.State) event.Evidence {
+func (x *deviation) evidence(now time.Time, state event.State) event.Evidence {
 	f, s := x.seen[x.signal], table[x.signal]
 	ev := event.Evidence{
 		Signal: s.says, Unit: "s", Baseline: fmt.Sprintf("peers(%d)", f.Count), State: state, DurationS: round3(now.Sub(x.onset).Seconds()),
@@ -97,7 +97,7 @@ func (x *finding) evidence(now time.Time, state event.State) event.Evidence {
 }
 
 // words say it to a person.
-func (x *finding) words() string {
+func (x *deviation) words() string {
 	r := x.role
 	who := "the job"
 	if r.name != "" {
@@ -126,7 +126,7 @@ func (x *finding) words() string {
 
 // now is what the rank took in the last round that it was in, and what it would have taken if it had kept its place among its peers:
 // their middle there, times its own ratio to it before the onset as far as such rounds are kept.
-func (x *finding) now(s Signal) (value, expected float64) {
+func (x *deviation) now(s Signal) (value, expected float64) {
 	r, f := x.role, x.seen[s]
 	ratio := 1.0 // of an imbalance: what its peers take
 	if x.kind == straggler && f.Peers > 0 && f.Ratio > 0 {
@@ -158,7 +158,7 @@ func (x *finding) now(s Signal) (value, expected float64) {
 }
 
 // promQL fires on much the same, but knows no rank's own constant offset.
-func (x *finding) promQL() string {
+func (x *deviation) promQL() string {
 	sel := fmt.Sprintf("pitcrew_attempt=%q", strconv.Itoa(x.role.a.key.attempt))
 	if j := jobOf(x.role.a.key); j != nil {
 		sel += fmt.Sprintf(",pitcrew_job_uid=%q", j.UID)
@@ -175,7 +175,7 @@ func (x *finding) promQL() string {
 }
 
 // samples are the rank's values of the last rounds.
-func (x *finding) samples() (out []event.Sample) {
+func (x *deviation) samples() (out []event.Sample) {
 	for _, r := range x.role.recent {
 		if v := r.values[x.signal][x.member.slot]; !math.IsNaN(v) {
 			out = append(out, event.Sample{S: round3(r.at.Sub(x.onset).Seconds()), V: v - table[x.signal].floor})
@@ -185,11 +185,11 @@ func (x *finding) samples() (out []event.Sample) {
 }
 
 // recovered says that a finding is over.
-func (r *role) recovered(now time.Time, x *finding, why string) {
+func (r *role) recovered(now time.Time, x *deviation, why string) {
 	r.a.open--
 	if x.report == nil {
 		r.a.e.counts.Brief++
-		r.fresh = slices.DeleteFunc(r.fresh, func(o *finding) bool { return o == x })
+		r.fresh = slices.DeleteFunc(r.fresh, func(o *deviation) bool { return o == x })
 		return
 	}
 	ev := x.evidence(now, event.StateCleared)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -32,7 +32,7 @@ type gang struct {
 	world   int
 	every   int64 // steps, of which one is measured; 0: each
 	work    float64
-	listed  []detector.Finding // not said
+	listed  []finding.Finding // not said
 }
 
 func newGang(t *testing.T, e *Engine, ranks int) *gang {
@@ -55,8 +55,8 @@ func (g *gang) target(rank int) event.Target {
 }
 
 // run makes steps and gives what was found in them.
-func (g *gang) run(steps int) []detector.Finding {
-	var found []detector.Finding
+func (g *gang) run(steps int) []finding.Finding {
+	var found []finding.Finding
 	for range steps {
 		g.step++
 		took := make([]float64, g.ranks)
@@ -85,7 +85,7 @@ func (g *gang) run(steps int) []detector.Finding {
 	return found
 }
 
-func (g *gang) tick() []detector.Finding {
+func (g *gang) tick() []finding.Finding {
 	if g.now.Sub(g.ticked) < time.Second {
 		return nil
 	}
@@ -94,7 +94,7 @@ func (g *gang) tick() []detector.Finding {
 }
 
 // heard keeps what is only to be listed apart from what is said.
-func (g *gang) heard(all []detector.Finding) (said []detector.Finding) {
+func (g *gang) heard(all []finding.Finding) (said []finding.Finding) {
 	for _, f := range all {
 		if f.ConditionOnly {
 			g.listed = append(g.listed, f)
@@ -106,7 +106,7 @@ func (g *gang) heard(all []detector.Finding) (said []detector.Finding) {
 }
 
 // pass lets time pass without a step.
-func (g *gang) pass(d time.Duration) (found []detector.Finding) {
+func (g *gang) pass(d time.Duration) (found []finding.Finding) {
 	for end := g.now.Add(d); g.now.Before(end); {
 		g.now = g.now.Add(time.Second)
 		found = append(found, g.tick()...)
@@ -114,7 +114,7 @@ func (g *gang) pass(d time.Duration) (found []detector.Finding) {
 	return found
 }
 
-func said(found []detector.Finding) string {
+func said(found []finding.Finding) string {
 	var words []string
 	for _, f := range found {
 		w := f.Event.Data.Cause.Name
@@ -129,7 +129,7 @@ func said(found []detector.Finding) string {
 	return strings.Join(words, " ")
 }
 
-func (g *gang) want(found []detector.Finding, want string) []detector.Finding {
+func (g *gang) want(found []finding.Finding, want string) []finding.Finding {
 	g.t.Helper()
 	if got := said(found); got != want {
 		g.t.Fatalf("found %q, want %q", got, want)

@@ -28,8 +28,8 @@ var causes = map[kind]event.Cause{
 	slowdown:  {Kind: "job", Name: "slowdown"},
 }
 
-// finding is one that is open.
-type finding struct {
+// deviation is an open finding about a member or the job.
+type deviation struct {
 	kind    kind
 	member  *member // nil: the job
 	role    *role
@@ -85,7 +85,7 @@ func (r *role) begin(now time.Time, k kind, m *member, s Signal, by source, f pe
 		}
 		return
 	}
-	x := &finding{kind: k, member: m, role: r, signal: s, onset: time.Unix(0, f.Onset).UTC(), opened: now}
+	x := &deviation{kind: k, member: m, role: r, signal: s, onset: time.Unix(0, f.Onset).UTC(), opened: now}
 	if f.Onset <= 0 {
 		x.onset = now
 	}
@@ -124,7 +124,7 @@ func (r *role) announce(now time.Time) {
 }
 
 // lasted is how long it has, by the time of the rounds and by the gateway's: steps come in batches.
-func (x *finding) lasted(now time.Time) time.Duration {
+func (x *deviation) lasted(now time.Time) time.Duration {
 	d := now.Sub(x.opened)
 	if n := len(x.role.recent); n > 0 {
 		d = max(d, x.role.recent[n-1].at.Sub(x.onset))
@@ -224,7 +224,7 @@ func (r *role) others(x *round, m *member, s Signal) float64 {
 }
 
 // lostSince is what the steps from the onset on have cost: the mean of those that were measured and are kept, times all of them.
-func (r *role) lostSince(f *finding) float64 {
+func (r *role) lostSince(f *deviation) float64 {
 	if f.member == nil || f.kind == absent {
 		return 0
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/detector/statement"
 	"github.com/pitcrew/pitcrew/event"
 )
@@ -84,7 +84,7 @@ func (e *Engine) close(now time.Time, r *report, ev event.Evidence) {
 }
 
 func (e *Engine) emit(r *report, ev event.Event, active, listOnly bool) {
-	e.out = append(e.out, detector.Finding{Event: ev, Key: r.key, Active: active, ConditionOnly: listOnly})
+	e.out = append(e.out, finding.Finding{Event: ev, Key: r.key, Active: active, ConditionOnly: listOnly})
 }
 
 // Say replaces what people said. It takes effect with the next Tick.

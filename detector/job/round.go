@@ -52,8 +52,8 @@ type role struct {
 	resumed  time.Time // since when steps come without a long gap
 	rounds   int
 	interval float64 // seconds between rounds
-	slowdown *finding
-	fresh    []*finding // opened, and not said yet
+	slowdown *deviation
+	fresh    []*deviation // opened, and not said yet
 	sorted   []float64
 	before   []float64
 }

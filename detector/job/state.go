@@ -322,17 +322,17 @@ func (w *walk) round(x *round) {
 
 // findings are those about a role's ranks, and about most of them together.
 func (w *walk) findings(r *role) {
-	hold := func(k kind, m *member, at **finding) {
+	hold := func(k kind, m *member, at **deviation) {
 		on := *at != nil
 		if w.Flag(&on); !on || w.Failed() {
 			return
 		}
 		if w.Reads() {
-			*at = &finding{kind: k, member: m, role: r}
+			*at = &deviation{kind: k, member: m, role: r}
 			r.a.open++
 		}
 		x := *at
-		if w.finding(x); w.Reads() && x.report == nil {
+		if w.deviation(x); w.Reads() && x.report == nil {
 			r.fresh = append(r.fresh, x)
 		}
 	}
@@ -343,11 +343,11 @@ func (w *walk) findings(r *role) {
 	}
 	hold(slowdown, nil, &r.slowdown)
 	if w.Reads() {
-		slices.SortStableFunc(r.fresh, func(a, b *finding) int { return cmp.Or(a.opened.Compare(b.opened), cmp.Compare(a.kind, b.kind)) })
+		slices.SortStableFunc(r.fresh, func(a, b *deviation) int { return cmp.Or(a.opened.Compare(b.opened), cmp.Compare(a.kind, b.kind)) })
 	}
 }
 
-func (w *walk) finding(x *finding) {
+func (w *walk) deviation(x *deviation) {
 	signal, shows := int(x.signal), 0
 	w.Int(&signal, 0, int(signals)-1)
 	x.signal = Signal(signal)

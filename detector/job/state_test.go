@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/class"
 	"github.com/pitcrew/pitcrew/detector/durable"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -36,7 +36,7 @@ func story(t *testing.T, cut func(step int64) bool) (lines []string) {
 	small.now, g.now = f.now, f.now
 	g.job, g.step, g.attempt = "everything", 0, 3
 	scheduled(small, 1.3)
-	find := func(found []detector.Finding) {
+	find := func(found []finding.Finding) {
 		for _, x := range found {
 			b, err := event.Encode(x.Event)
 			if err != nil {

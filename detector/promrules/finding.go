@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -75,7 +75,7 @@ func (r *Runner) target(l labels.Labels) event.Target {
 }
 
 // findings makes an event of a change. An alert that was already open before a restart says nothing new.
-func (r *Runner) findings(c change, now time.Time) []detector.Finding {
+func (r *Runner) findings(c change, now time.Time) []finding.Finding {
 	e, key, err := r.event(c, now)
 	if err != nil {
 		if c.fired {
@@ -91,19 +91,19 @@ func (r *Runner) findings(c change, now time.Time) []detector.Finding {
 		return nil
 	case c.fired:
 		r.open[key] = &Open{Key: key, event: e}
-		return []detector.Finding{{Event: e, Active: true}}
+		return []finding.Finding{{Event: e, Active: true}}
 	case was:
-		return []detector.Finding{r.recover(have, now)}
+		return []finding.Finding{r.recover(have, now)}
 	}
 	return nil
 }
 
-func (r *Runner) recover(o *Open, now time.Time) detector.Finding {
+func (r *Runner) recover(o *Open, now time.Time) finding.Finding {
 	delete(r.open, o.Key)
 	e := o.event
 	e.ID, e.Type, e.Time, e.Subject = event.NewID(e.Source, "recovery", e.ID), event.Recovery, now, ""
 	e.Data.Severity = event.Info
-	return detector.Finding{Event: e}
+	return finding.Finding{Event: e}
 }
 
 func (r *Runner) event(c change, now time.Time) (event.Event, string, error) {
@@ -175,7 +175,7 @@ func (r *Runner) Restore(open []Open, now time.Time) {
 }
 
 // lapsed ends what was open before a restart and has not fired since.
-func (r *Runner) lapsed(now time.Time) (out []detector.Finding) {
+func (r *Runner) lapsed(now time.Time) (out []finding.Finding) {
 	for _, o := range r.open {
 		if !o.Until.IsZero() && !now.Before(o.Until) {
 			out = append(out, r.recover(o, now))

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 )
 
 // Options of a runner. The zero value of a limit means its default.
@@ -138,8 +138,8 @@ func (r *Runner) Counts() (Counts, WindowCounts) {
 
 // Evaluate evaluates the groups that are due and gives what began and what ended. A rule that fails keeps its state, is counted and
 // logged; the others go on.
-func (r *Runner) Evaluate(ctx context.Context, now time.Time) []detector.Finding {
-	var out []detector.Finding
+func (r *Runner) Evaluate(ctx context.Context, now time.Time) []finding.Finding {
+	var out []finding.Finding
 	for _, g := range r.groups {
 		if since := now.Sub(g.last); since >= 0 && since < g.interval && !g.last.IsZero() {
 			continue

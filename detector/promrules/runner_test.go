@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 )
 
@@ -46,7 +46,7 @@ func (b *bench) put(v float64, pairs ...string) {
 }
 
 // step moves the clock and evaluates.
-func (b *bench) step(d time.Duration) []detector.Finding {
+func (b *bench) step(d time.Duration) []finding.Finding {
 	b.now = b.now.Add(d)
 	return b.Evaluate(context.Background(), b.now)
 }
@@ -197,7 +197,7 @@ func TestWhatNamesNoTargetMakesNoFinding(t *testing.T) {
 
 func TestARestartSaysNothingTwice(t *testing.T) {
 	rules := "groups: [{name: g, rules: [{alert: Down, expr: 'ok == 0', for: 10s}]}]"
-	fail := func(b *bench) (all []detector.Finding) {
+	fail := func(b *bench) (all []finding.Finding) {
 		for range 4 {
 			b.put(0, "__name__", "ok", "node", "n1:9100")
 			all = append(all, b.step(5*time.Second)...)
@@ -272,7 +272,7 @@ func TestAClockSetBackDoesNotSilenceARule(t *testing.T) {
 	b.put(1, "__name__", "a", "node", "n")
 	b.step(5 * time.Second)
 	b.now = start
-	var got []detector.Finding
+	var got []finding.Finding
 	for range 4 {
 		b.put(1, "__name__", "a", "node", "n")
 		got = append(got, b.step(5*time.Second)...)
