@@ -1,4 +1,4 @@
-package detectcmd
+package offline
 
 import (
 	"container/heap"

@@ -1,4 +1,4 @@
-package detectcmd
+package offline
 
 import (
 	"flag"
@@ -68,7 +68,7 @@ func TestEachKindInTheDocumentationIsCalledSo(t *testing.T) {
 	_, found := detect(t, exampleOfEachKind(), func(o *Options) {
 		o.SeriesBy = "kind"
 		if *update {
-			o.Plot = filepath.Join("..", "..", "..", "docs", "img", "detect-kinds.png")
+			o.Plot = filepath.Join("..", "..", "docs", "img", "detect-kinds.png")
 		}
 	})
 	called := map[string][]string{}
