@@ -37,7 +37,7 @@ func check() *cobra.Command {
 				return fmt.Errorf("unknown output %q; text or json", output)
 			}
 			ps, err := policy.Load(args...)
-			doubts := doubtsOf(ps)
+			doubts := policy.Doubts(ps)
 			if output == "json" {
 				if err := checked(c.OutOrStdout(), ps, doubts, err); err != nil {
 					return err
@@ -63,6 +63,13 @@ func check() *cobra.Command {
 	c.Flags().StringVarP(&output, "output", "o", "text", "text, or json: one object with the policies, the faults and the warnings")
 	c.Flags().BoolVar(&strict, "strict", false, "fail on warnings too, such as an Xid that no table lists")
 	return c
+}
+
+func doubted(doubts []string, strict bool) error {
+	if !strict || len(doubts) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s, and --strict", counted(len(doubts), "warning"))
 }
 
 // counted is a number with its noun, which takes an s.
@@ -191,25 +198,15 @@ func explain(now func() time.Time) *cobra.Command {
 }
 
 // readEvent reads one event, bounded by what the bus would carry.
-func readEvent(name string, stdin io.Reader) (event.Event, error) {
-	in := stdin
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return event.Event{}, fmt.Errorf("event: %w", err)
+func readEvent(name string, stdin io.Reader) (e event.Event, err error) {
+	err = opened("event", name, stdin, func(in io.Reader) error {
+		b, err := io.ReadAll(io.LimitReader(in, event.MaxBytes+1))
+		if err == nil {
+			e, err = event.Decode(b)
 		}
-		defer f.Close()
-		in = f
-	}
-	b, err := io.ReadAll(io.LimitReader(in, event.MaxBytes+1))
-	if err != nil {
-		return event.Event{}, fmt.Errorf("event %s: %w", name, err)
-	}
-	e, err := event.Decode(b)
-	if err != nil {
-		return event.Event{}, fmt.Errorf("event %s: %w", name, err)
-	}
-	return e, nil
+		return err
+	})
+	return e, err
 }
 
 func readFacts(name string) (f facts, err error) {

@@ -1,7 +1,6 @@
 package policycmd
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -38,12 +37,12 @@ type simulateFlags struct {
 
 // simulation is the -o json answer.
 type simulation struct {
-	Events    int                `json:"events"`  // judged
-	Refused   int                `json:"refused"` // that could not be read
-	Incidents []remediator.Would `json:"incidents"`
-	Compared  *comparison        `json:"compared,omitempty"`
-	Warnings  []string           `json:"warnings,omitempty"` // why the answer may be emptier than the truth
-	Unknown   string             `json:"unknown"`
+	Events    int                    `json:"events"`  // judged
+	Refused   int                    `json:"refused"` // that could not be read
+	Incidents []remediator.Would     `json:"incidents"`
+	Compared  *remediator.Comparison `json:"compared,omitempty"`
+	Warnings  []string               `json:"warnings,omitempty"` // why the answer may be emptier than the truth
+	Unknown   string                 `json:"unknown"`
 }
 
 func simulate(now func() time.Time) *cobra.Command {
@@ -88,13 +87,15 @@ func (f *simulateFlags) run(c *cobra.Command, now time.Time) error {
 			}
 		}
 	}
-	labels, err := readNodes(f.nodes)
-	if err != nil {
-		return err
+	var labels map[string]map[string]string
+	if f.nodes != "" {
+		if err := opened("nodes", f.nodes, nil, func(in io.Reader) (err error) { labels, err = remediator.ReadLabels(in); return err }); err != nil {
+			return err
+		}
 	}
-	var done []deed
+	var done []remediator.Deed
 	if f.people != "" {
-		if done, err = readDeeds(f.people); err != nil {
+		if err := opened("compare", f.people, nil, func(in io.Reader) (err error) { done, err = remediator.ReadDeeds(in); return err }); err != nil {
 			return err
 		}
 	}
@@ -105,7 +106,10 @@ func (f *simulateFlags) run(c *cobra.Command, now time.Time) error {
 	}
 	var events []event.Event
 	if f.events != "" {
-		events, err = readEvents(f.events, c.InOrStdin(), bad)
+		err = opened("events", f.events, c.InOrStdin(), func(in io.Reader) (err error) {
+			events, err = event.ReadLines(in, func(line int, err error) { bad(fmt.Sprintf("%s:%d", f.events, line), err) })
+			return err
+		})
 	} else {
 		events, err = f.stored(c.Context(), now, bad)
 	}
@@ -116,7 +120,7 @@ func (f *simulateFlags) run(c *cobra.Command, now time.Time) error {
 	out.Incidents = append([]remediator.Would{}, remediator.Simulate(events, remediator.Simulation{Policies: ps, Labels: labels, Lasts: f.lasts, Mends: f.mends})...)
 	out.Warnings = f.warnings(ps, events)
 	if f.people != "" {
-		out.Compared = compare(out.Incidents, done, f.within)
+		out.Compared = remediator.Compare(out.Incidents, done, f.within)
 	}
 	if f.JSON() {
 		e := json.NewEncoder(c.OutOrStdout())
@@ -157,63 +161,21 @@ func days(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// readEvents reads one event a line. A line that is none is told and left out.
-func readEvents(name string, stdin io.Reader, bad func(string, error)) (events []event.Event, err error) {
+// opened gives read a file. "-" is stdin, if that is not nil. what names the file in errors.
+func opened(what, name string, stdin io.Reader, read func(io.Reader) error) error {
 	in := stdin
-	if name != "-" {
+	if name != "-" || stdin == nil {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, fmt.Errorf("events: %w", err)
+			return fmt.Errorf("%s: %w", what, err)
 		}
 		defer f.Close()
 		in = f
 	}
-	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, event.MaxBytes)
-	for n := 1; lines.Scan(); n++ {
-		if strings.TrimSpace(lines.Text()) == "" {
-			continue
-		}
-		e, err := event.Decode(lines.Bytes())
-		if err != nil {
-			bad(fmt.Sprintf("%s:%d", name, n), err)
-			continue
-		}
-		events = append(events, e)
+	if err := read(in); err != nil {
+		return fmt.Errorf("%s %s: %w", what, name, err)
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("events %s: %w", name, err)
-	}
-	return events, nil
-}
-
-func readNodes(name string) (map[string]map[string]string, error) {
-	if name == "" {
-		return nil, nil
-	}
-	raw, err := os.ReadFile(name)
-	if err != nil {
-		return nil, fmt.Errorf("nodes: %w", err)
-	}
-	var list struct {
-		Items []struct {
-			Metadata struct {
-				Name   string            `json:"name"`
-				Labels map[string]string `json:"labels"`
-			} `json:"metadata"`
-		} `json:"items"`
-	}
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("nodes %s: %w", name, err)
-	}
-	out := map[string]map[string]string{}
-	for _, n := range list.Items {
-		out[n.Metadata.Name] = n.Metadata.Labels
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("nodes %s: it names no node; write it by kubectl get nodes -o json", name)
-	}
-	return out, nil
+	return nil
 }
 
 // warnings name what this simulation was not given and the policies ask for: an empty answer must not look like a quiet week.
@@ -264,7 +226,7 @@ func (s simulation) write(w io.Writer) error {
 		say("%s\t%s\t%s\t%s\t%s/%s\t%s\t%s\t%d", i.Time.UTC().Format(time.RFC3339), i.Signal, i.Node, cmp.Or(i.Job, "-"), i.Policy, i.Rule, decision, strings.Join(i.Actions, ", "), i.Events)
 	}
 	if s.Compared != nil {
-		s.Compared.write(say)
+		writeComparison(s.Compared, say)
 	}
 	say("\n%s", strings.TrimSuffix(s.Unknown, "\n"))
 	return errors.Join(append(errs, t.Flush())...)

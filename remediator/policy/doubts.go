@@ -1,4 +1,4 @@
-package policycmd
+package policy
 
 import (
 	"cmp"
@@ -7,13 +7,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pitcrew/pitcrew/remediator/policy"
 	"github.com/pitcrew/pitcrew/rules"
 )
 
-// doubtsOf lists the signals of rules that load and that nothing in this version reports: most are slips of the hand. They are no faults,
-// since newer drivers add codes and an operator's own tables may too.
-func doubtsOf(ps []policy.Policy) (out []string) {
+// Doubts lists signals of rules that no table of this version has. Most are typing mistakes. They are not faults, since newer drivers
+// add codes, and so may an operator's own tables.
+func Doubts(ps []Policy) (out []string) {
 	tables, err := rules.Builtin()
 	if err != nil {
 		return []string{err.Error()}
@@ -57,10 +56,3 @@ func nearest(name string, names []string) []string {
 }
 
 func abs(n int) int { return max(n, -n) }
-
-func doubted(doubts []string, strict bool) error {
-	if !strict || len(doubts) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%s, and --strict", counted(len(doubts), "warning"))
-}
