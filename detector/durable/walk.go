@@ -161,26 +161,6 @@ func (w *Walk) Finite(p *float64) {
 	}
 }
 
-// Finite32 is Finite of half the width.
-func (w *Walk) Finite32(p *float32) {
-	if !w.read {
-		w.b = binary.LittleEndian.AppendUint32(w.b, math.Float32bits(*p))
-		return
-	}
-	if len(w.b) < 4 {
-		w.Fail("cut short")
-		*p = 0
-		return
-	}
-	v := math.Float32frombits(binary.LittleEndian.Uint32(w.b))
-	w.b = w.b[4:]
-	if !(math.Abs(float64(v)) <= largest) {
-		w.Fail("%g is no number that can be", v)
-		v = 0
-	}
-	*p = v
-}
-
 // Text is at most most bytes.
 func (w *Walk) Text(p *string, most int) {
 	n := w.List(len(*p), most)

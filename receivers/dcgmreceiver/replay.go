@@ -14,9 +14,6 @@ import (
 type Replay struct {
 	mu         sync.Mutex
 	inv        Inventory
-	links      []LinkState
-	paths      []Path
-	missing    []Omission
 	values     map[key]Value
 	incidents  []Incident
 	err        error
@@ -104,11 +101,6 @@ func (r *Replay) SetLink(gpu uint, link int, field uint16, v int64) {
 	r.put(key{LinkLevel, gpu, link, field}, Value{I: v})
 }
 
-// SetEntity gives a field of an instance, a switch or a switch's link (else link is -1) a value.
-func (r *Replay) SetEntity(of Level, id uint, link int, field uint16, v int64) {
-	r.put(key{of, id, link, field}, Value{I: v})
-}
-
 func (r *Replay) put(k key, v Value) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,41 +112,6 @@ func (r *Replay) SetDevices(d ...Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.inv.Devices = d
-}
-
-// SetInstances replaces the MIG instances that the inventory lists.
-func (r *Replay) SetInstances(in ...Instance) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.inv.Instances = in
-}
-
-// SetSwitches replaces the switches that the inventory lists.
-func (r *Replay) SetSwitches(s ...Switch) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.inv.Switches = s
-}
-
-// SetLinks replaces what Links answers.
-func (r *Replay) SetLinks(l ...LinkState) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.links = l
-}
-
-// SetPaths replaces what Topology answers.
-func (r *Replay) SetPaths(p ...Path) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.paths = p
-}
-
-// Omit makes Watch leave these fields out.
-func (r *Replay) Omit(o ...Omission) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.missing = o
 }
 
 // SetIncidents replaces what the health watches answer.
@@ -240,10 +197,8 @@ func (r *Replay) Inventory() (Inventory, error) {
 	})
 }
 
-// Watch implements Source.
-func (r *Replay) Watch(Inventory, []Watch) ([]Omission, error) {
-	return answer(r, "Watch", func() []Omission { return slices.Clone(r.missing) })
-}
+// Watch implements Source. A replay has every field.
+func (r *Replay) Watch(Inventory, []Watch) ([]Omission, error) { return nil, r.enter("Watch") }
 
 // Read implements Source. A field nobody set is a blank.
 func (r *Replay) Read(inv Inventory, fields []uint16, _ bool) ([]Value, error) {
@@ -273,12 +228,8 @@ func (r *Replay) Health() ([]Incident, error) {
 	return answer(r, "Health", func() []Incident { return slices.Clone(r.incidents) })
 }
 
-// Links implements Source.
-func (r *Replay) Links() ([]LinkState, error) {
-	return answer(r, "Links", func() []LinkState { return slices.Clone(r.links) })
-}
+// Links implements Source. A replay has no states of links.
+func (r *Replay) Links() ([]LinkState, error) { return nil, r.enter("Links") }
 
-// Topology implements Source.
-func (r *Replay) Topology([]Device) ([]Path, error) {
-	return answer(r, "Topology", func() []Path { return slices.Clone(r.paths) })
-}
+// Topology implements Source. A replay knows of no paths between GPUs.
+func (r *Replay) Topology([]Device) ([]Path, error) { return nil, r.enter("Topology") }

@@ -59,22 +59,6 @@ func (c *Cluster) AwaitReplacement(ctx context.Context, g Gang, index int, stage
 	return found, nil
 }
 
-// AwaitGone returns when none of the pods exists any more, or ctx ends. It waits by the watch alone.
-func (c *Cluster) AwaitGone(ctx context.Context, g Gang, pods ...Member) error {
-	err := c.changes.await(ctx, g.Job.UID, func() (bool, error) {
-		for _, m := range pods {
-			if len(indexed[*corev1.Pod](c.pods, byUID, m.PodUID)) > 0 {
-				return false, nil
-			}
-		}
-		return true, nil
-	})
-	if err != nil {
-		return fmt.Errorf("await the end of %d pods of %s %s/%s: %w", len(pods), g.Job.Kind, g.Job.Namespace, g.Job.Name, err)
-	}
-	return nil
-}
-
 // awaitGang looks at the gang at each change of its jobs and pods.
 func (c *Cluster) awaitGang(ctx context.Context, g Gang, look func(Gang) (bool, error)) error {
 	return c.changes.await(ctx, g.Job.UID, func() (bool, error) {

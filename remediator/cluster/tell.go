@@ -8,8 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/pitcrew/pitcrew/event"
 )
 
 // SetCondition says on the node, as its condition PitcrewHealthy, what Pitcrew holds of it. Saying the same again writes nothing.
@@ -62,11 +60,6 @@ func (c *Cluster) NodeRef(name string) Ref {
 // Ref refers to a member's pod.
 func (m Member) Ref() Ref {
 	return Ref{APIVersion: "v1", Kind: "Pod", Namespace: m.Namespace, Name: m.Pod, UID: m.PodUID}
-}
-
-// JobRef refers to a gang's job.
-func JobRef(j event.Job) Ref {
-	return Ref{APIVersion: j.APIVersion, Kind: j.Kind, Namespace: j.Namespace, Name: j.Name, UID: j.UID}
 }
 
 // Levels of an Event.
