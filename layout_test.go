@@ -1,6 +1,7 @@
 package pitcrew_test
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -14,22 +15,36 @@ import (
 
 const module = "github.com/pitcrew/pitcrew"
 
-// house says which of our rooms each room may import, itself always among them. A room that is not here is an error, so that a
-// new one is thought about.
-var house = map[string][]string{
-	"event":      {},
-	"rules":      {"event"},
-	"hook":       {},
-	"detector":   {"event"},
-	"bench":      {"event", "detector"},
-	"bus":        {"event"},
-	"receivers":  {"event", "hook", "rules"},
-	"collector":  {"event", "bus", "rules", "hook", "detector", "receivers"},
-	"remediator": {"event", "bus", "rules", "deploy"},
-	"deploy":     {},
-	"dashboards": {},
-	"sandbox":    {"event", "bus", "hook", "remediator", "collector", "deploy"},
-	"cmd":        {"event", "bus", "rules", "hook", "detector", "receivers", "collector", "remediator", "sandbox", "deploy", "dashboards"},
+// room is a folder of the root.
+type room struct {
+	name string
+	may  []string // rooms that its packages import, beside its own
+	base bool     // its root package is what the packages below it build on; in other rooms the root package is above them
+}
+
+// rooms are listed from the lowest to the highest. A room imports only rooms that are listed above it and named in its row.
+var rooms = []room{
+	{name: "event"},
+	{name: "rules"},
+	{name: "hook", base: true},
+	{name: "deploy"},
+	{name: "bus", may: []string{"event"}, base: true},
+	{name: "detector", may: []string{"event"}},
+	{name: "bench", may: []string{"event", "detector"}, base: true},
+	{name: "receivers", may: []string{"rules", "hook"}},
+	{name: "collector", may: []string{"event", "rules", "hook", "bus", "detector", "receivers"}},
+	{name: "remediator", may: []string{"event", "rules", "deploy", "bus"}},
+	{name: "sandbox", may: []string{"event", "deploy", "bus", "remediator"}, base: true},
+	{name: "cmd", may: []string{"event", "rules", "deploy", "bus", "detector", "receivers", "collector", "remediator", "sandbox"}},
+}
+
+func roomOf(folder string) (r room, known bool) {
+	first, _, _ := strings.Cut(folder, "/")
+	at := slices.IndexFunc(rooms, func(r room) bool { return r.name == first })
+	if at < 0 {
+		return room{name: first}, false
+	}
+	return rooms[at], true
 }
 
 // keepers say who may import a dependency that shapes what imports it. Folders are prefixes.
@@ -46,24 +61,31 @@ var keepers = []struct {
 	{"github.com/NVIDIA/", "DCGM is behind the receiver's interface", []string{"receivers/dcgmreceiver", "sandbox/libdcgm"}},
 	{"C", "without cgo all but DCGM must build", []string{"receivers/dcgmreceiver", "sandbox/libdcgm"}},
 	{"github.com/prometheus/prometheus", "rules run in one place", []string{"detector/promrules"}},
+	{"gonum.org/v1/plot", "an agent draws nothing", []string{"detector/offline"}},
+	{"github.com/spf13/cobra", "engines have no flags", []string{"cmd", "collector", "sandbox"}},
 }
 
-// plain rooms import the standard library, our own rooms, and what is listed.
+// plain packages import the standard library, our own packages, and what is listed.
 var plain = map[string][]string{
-	"event":    {"github.com/cloudevents/sdk-go/"},
-	"detector": {},
-	"rules":    {"github.com/goccy/go-yaml"},
-	"hook":     {"golang.org/x/sys/", "github.com/fsnotify/fsnotify"},
+	"event":            {"github.com/cloudevents/sdk-go/"},
+	"detector":         {},
+	"detector/finding": {},
+	"rules":            {"github.com/goccy/go-yaml"},
+	"hook":             {"golang.org/x/sys/", "github.com/fsnotify/fsnotify"},
 }
 
 var badNames = []string{"util", "utils", "common", "helpers", "types", "misc", "shared"}
 
-type imported struct{ file, folder, path string }
+// source is a Go file that is not a test.
+type source struct {
+	file, folder string
+	syntax       *ast.File
+	imports      []string
+}
 
-// imports lists what the module's own Go files import, tests left out. Modules of their own below it are not ours to judge.
-func imports(t *testing.T) (all []imported, folders map[string]bool) {
+// sources parses the module's own Go files, tests left out. Modules of their own below it are not ours to judge.
+func sources(t *testing.T, mode parser.Mode) (all []source) {
 	t.Helper()
-	folders = map[string]bool{}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -80,33 +102,28 @@ func imports(t *testing.T) (all []imported, folders map[string]bool) {
 		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return nil
 		}
-		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, mode)
 		if err != nil {
 			return err
 		}
-		folder := filepath.ToSlash(filepath.Dir(path))
-		folders[folder] = true
-		for _, s := range f.Imports {
-			p, err := strconv.Unquote(s.Path.Value)
+		s := source{file: path, folder: filepath.ToSlash(filepath.Dir(path)), syntax: f}
+		for _, i := range f.Imports {
+			p, err := strconv.Unquote(i.Path.Value)
 			if err != nil {
 				return err
 			}
-			all = append(all, imported{path, folder, p})
+			s.imports = append(s.imports, p)
 		}
+		all = append(all, s)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(all) < 100 {
-		t.Fatalf("only %d imports found; is this the repository's root?", len(all))
+		t.Fatalf("only %d Go files found; is this the repository's root?", len(all))
 	}
-	return all, folders
-}
-
-func room(folder string) string {
-	first, _, _ := strings.Cut(folder, "/")
-	return first
+	return all
 }
 
 // within reports whether path is folder or lies in it.
@@ -114,56 +131,86 @@ func within(path, folder string) bool {
 	return path == folder || strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
 }
 
-func TestImportsRunOneWayThroughTheHouse(t *testing.T) {
-	all, _ := imports(t)
-	for _, i := range all {
-		from := room(i.folder)
-		may, known := house[from]
+func TestTheTableOfRoomsGoesUpwards(t *testing.T) {
+	for i, r := range rooms {
+		if s, err := os.Stat(r.name); err != nil || !s.IsDir() {
+			t.Errorf("room %s: there is no such folder", r.name)
+		}
+		for _, lower := range r.may {
+			if !slices.ContainsFunc(rooms[:i], func(o room) bool { return o.name == lower }) {
+				t.Errorf("room %s may import %s, which is not listed above it", r.name, lower)
+			}
+		}
+	}
+}
+
+func TestNoImportPointsUp(t *testing.T) {
+	used := map[string]bool{}
+	for _, s := range sources(t, parser.ImportsOnly) {
+		from, known := roomOf(s.folder)
 		if !known {
-			t.Errorf("%s: room %q is not in the table of rooms", i.file, from)
+			t.Errorf("%s: room %q is not in the table of rooms", s.file, from.name)
 			continue
 		}
-		inner, ours := strings.CutPrefix(i.path, module+"/")
-		if to := room(inner); ours && to != from && !slices.Contains(may, to) {
-			t.Errorf("%s: %s may not import %s", i.file, from, to)
+		for _, path := range s.imports {
+			inner, ours := strings.CutPrefix(path, module+"/")
+			if !ours {
+				continue
+			}
+			to, _ := roomOf(inner)
+			used[from.name+" "+to.name] = true
+			switch {
+			case to.name == from.name && !from.base && s.folder != inner && within(s.folder, inner):
+				t.Errorf("%s imports %s, which is above it", s.file, inner)
+			case to.name != from.name && !slices.Contains(from.may, to.name):
+				t.Errorf("%s: %s may not import %s", s.file, from.name, to.name)
+			}
+		}
+	}
+	for _, r := range rooms {
+		for _, to := range r.may {
+			if !used[r.name+" "+to] {
+				t.Errorf("room %s may import %s and does not: remove it from the table", r.name, to)
+			}
 		}
 	}
 }
 
 func TestEachDependencyHasItsKeeper(t *testing.T) {
-	all, _ := imports(t)
-	for _, i := range all {
-		for _, k := range keepers {
-			if i.path != k.dependency && !within(i.path, k.dependency) {
+	for _, s := range sources(t, parser.ImportsOnly) {
+		for _, path := range s.imports {
+			for _, k := range keepers {
+				if path != k.dependency && !within(path, k.dependency) {
+					continue
+				}
+				if !slices.ContainsFunc(k.folders, func(f string) bool { return within(s.folder, f) }) {
+					t.Errorf("%s imports %s, which only %s may: %s", s.file, path, strings.Join(k.folders, ", "), k.why)
+				}
+			}
+		}
+	}
+}
+
+func TestPlainPackagesStayPlain(t *testing.T) {
+	for _, s := range sources(t, parser.ImportsOnly) {
+		may, ok := plain[s.folder]
+		for _, path := range s.imports {
+			first, _, _ := strings.Cut(path, "/")
+			if !ok || !strings.Contains(first, ".") || within(path, module) {
 				continue
 			}
-			if !slices.ContainsFunc(k.folders, func(f string) bool { return within(i.folder, f) }) {
-				t.Errorf("%s imports %s, which only %s may: %s", i.file, i.path, strings.Join(k.folders, ", "), k.why)
+			if !slices.ContainsFunc(may, func(m string) bool { return within(path, m) }) {
+				t.Errorf("%s: %s is more than the standard library and what %s may have", s.file, path, s.folder)
 			}
 		}
 	}
 }
 
-func TestPlainRoomsStayPlain(t *testing.T) {
-	all, _ := imports(t)
-	for _, i := range all {
-		may, ok := plain[i.folder]
-		first, _, _ := strings.Cut(i.path, "/")
-		if !ok || !strings.Contains(first, ".") || within(i.path, module) {
-			continue
-		}
-		if !slices.ContainsFunc(may, func(m string) bool { return within(i.path, m) }) {
-			t.Errorf("%s: %s is more than the standard library and what %s may have", i.file, i.path, i.folder)
-		}
-	}
-}
-
-func TestNoRoomIsAGrabBag(t *testing.T) {
-	_, folders := imports(t)
-	for f := range folders {
-		for part := range strings.SplitSeq(f, "/") {
+func TestNoPackageIsAGrabBag(t *testing.T) {
+	for _, s := range sources(t, parser.ImportsOnly) {
+		for part := range strings.SplitSeq(s.folder, "/") {
 			if slices.Contains(badNames, part) {
-				t.Errorf("%s: a package is named for what it is about, not %q", f, part)
+				t.Errorf("%s: a package is named for what it is about, not %q", s.folder, part)
 			}
 		}
 	}
