@@ -24,15 +24,16 @@ type room struct {
 
 // rooms are listed from the lowest to the highest. A room imports only rooms that are listed above it and named in its row.
 var rooms = []room{
+	{name: "semconv"},
 	{name: "event"},
 	{name: "rules"},
 	{name: "hook", base: true},
 	{name: "deploy"},
 	{name: "bus", may: []string{"event"}, base: true},
-	{name: "detector", may: []string{"event"}},
+	{name: "detector", may: []string{"semconv", "event"}},
 	{name: "bench", may: []string{"event", "detector"}, base: true},
-	{name: "receivers", may: []string{"rules", "hook"}},
-	{name: "collector", may: []string{"event", "rules", "hook", "bus", "detector", "receivers"}},
+	{name: "receivers", may: []string{"semconv", "rules", "hook"}},
+	{name: "collector", may: []string{"semconv", "event", "rules", "hook", "bus", "detector", "receivers"}},
 	{name: "remediator", may: []string{"event", "rules", "deploy", "bus"}},
 	{name: "sandbox", may: []string{"event", "deploy", "bus", "remediator"}, base: true},
 	{name: "cmd", may: []string{"event", "rules", "deploy", "bus", "detector", "receivers", "collector", "remediator", "sandbox"}},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Bounds of what is kept of counts.
@@ -64,7 +65,7 @@ func (e *Engine) settleCount(maker string, n *gpuCount) {
 	}
 	before := n.last
 	n.settled, n.last = n.at, e.batch
-	ev := event.Evidence{Signal: metricCount, Unit: "{gpu}", Value: num(n.have), Expected: num(n.want), Lower: num(n.want), Baseline: "table"}
+	ev := event.Evidence{Signal: semconv.GPUCount, Unit: "{gpu}", Value: num(n.have), Expected: num(n.want), Lower: num(n.want), Baseline: "table"}
 	silent := e.silentSince(maker, before)
 	if n.have >= n.want {
 		n.short = 0

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/detector/finding"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // answers is a scrape of one maker's exporter: who answers, and how many it counts of how many.
@@ -18,8 +19,8 @@ func answers(e *Engine, maker string, s, have, expected float64, gpus ...string)
 		v.Maker = maker
 		out = append(out, e.GPU(v)...)
 	}
-	e.GPU(Value{Metric: metricCount, Maker: maker, Time: at(s), V: have})
-	e.GPU(Value{Metric: metricExpected, Maker: maker, Time: at(s), V: expected})
+	e.GPU(Value{Metric: semconv.GPUCount, Maker: maker, Time: at(s), V: have})
+	e.GPU(Value{Metric: semconv.GPUExpected, Maker: maker, Time: at(s), V: expected})
 	return append(out, e.Settle()...)
 }
 
@@ -203,16 +204,16 @@ func TestAnyNumberOfMakersAndAnyCountAreTaken(t *testing.T) {
 	e := engine(t)
 	for i := range 10 * maxMakers {
 		maker := fmt.Sprint("maker-", i)
-		e.GPU(Value{Metric: metricCount, Maker: maker, Time: at(1), V: -1e300})
-		e.GPU(Value{Metric: metricExpected, Maker: maker, Time: at(1), V: 1e300})
+		e.GPU(Value{Metric: semconv.GPUCount, Maker: maker, Time: at(1), V: -1e300})
+		e.GPU(Value{Metric: semconv.GPUExpected, Maker: maker, Time: at(1), V: 1e300})
 		e.Settle()
 	}
 	if n := e.makers.len(); n != maxMakers {
 		t.Errorf("%d makers are kept", n)
 	}
 	before := e.Counts().Malformed
-	e.GPU(Value{Metric: metricCount, Maker: strings.Repeat("x", maxMaker+1), Time: at(1), V: 1})
-	e.GPU(Value{Metric: metricCount, Time: time.Time{}, V: 1})
+	e.GPU(Value{Metric: semconv.GPUCount, Maker: strings.Repeat("x", maxMaker+1), Time: at(1), V: 1})
+	e.GPU(Value{Metric: semconv.GPUCount, Time: time.Time{}, V: 1})
 	if n := e.Counts().Malformed - before; n != 2 {
 		t.Errorf("%d were malformed", n)
 	}

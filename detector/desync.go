@@ -8,6 +8,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Collective is what a rank whose step stands still says of one process group: its own word, as all of torch/desync.
@@ -112,7 +113,7 @@ func (e *Engine) desync(x Collective, most int64, why string) {
 	e.begin(onset{
 		key: r.desync, typ: event.Anomaly, target: x.Target, cause: event.Cause{Kind: "torch", Name: "desync"}, severity: event.Warning, at: x.Time,
 		evidence: event.Evidence{
-			Signal: "pitcrew.train.collectives", Unit: "{collective}", Value: num(float64(x.Enqueued)), Expected: num(float64(most)), Baseline: "peers",
+			Signal: semconv.EventTrainCollectives, Unit: "{collective}", Value: num(float64(x.Enqueued)), Expected: num(float64(most)), Baseline: "peers",
 			Raw: fmt.Sprintf("step %d: %s", x.Step, why),
 		},
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 var t0 = time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
@@ -175,8 +176,8 @@ func TestALostGpuIsOneFaultWhoeverSaysItFirst(t *testing.T) {
 func TestASilentSourceIsNotALostGpu(t *testing.T) {
 	e := engine(t)
 	e.GPU(status("GPU-1", 0, 1))
-	e.GPU(Value{Metric: metricCount, Time: at(0), V: 1})
-	e.GPU(Value{Metric: metricExpected, Time: at(0), V: 1})
+	e.GPU(Value{Metric: semconv.GPUCount, Time: at(0), V: 1})
+	e.GPU(Value{Metric: semconv.GPUExpected, Time: at(0), V: 1})
 	for s := 1.0; s < 60; s++ { // other samples go on
 		e.Rank(sample(0, s, 1, 0.1))
 		want(t, e.Settle())
@@ -184,8 +185,8 @@ func TestASilentSourceIsNotALostGpu(t *testing.T) {
 }
 
 func count(e *Engine, s, have, expected float64) []finding.Finding {
-	e.GPU(Value{Metric: metricCount, Time: at(s), V: have})
-	e.GPU(Value{Metric: metricExpected, Time: at(s), V: expected})
+	e.GPU(Value{Metric: semconv.GPUCount, Time: at(s), V: have})
+	e.GPU(Value{Metric: semconv.GPUExpected, Time: at(s), V: expected})
 	return e.Settle()
 }
 

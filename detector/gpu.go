@@ -6,6 +6,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Value is one value of a GPU or of the node's GPU count.
@@ -48,29 +49,23 @@ const healthWarning = 1
 const fabricHealthy = 1
 
 var gpuRules = []gpuRule{
-	{"pitcrew.gpu.status", "", below, 1, "gpu/lost", "lost", event.Fatal, "reboot-node", "1", 0},
-	{"pitcrew.gpu.row_remap.failed", "", above, 0, "gpu/row-remap.failed", "row-remap", event.Fatal, "drain-and-rma", "1", 0},
-	{"pitcrew.gpu.row_remap.pending", "", above, 0, "gpu/row-remap.pending", "row-remap", event.Critical, "reset-gpu", "1", 0},
-	{"pitcrew.gpu.row_remap.banks.exhausted", "", above, 0, "gpu/row-remap.banks", "row-remap", event.Warning, "drain-and-rma", "{bank}", 0},
-	{"hw.errors", "uncorrected", rises, 0, "gpu/ecc", "ecc", event.Critical, "reset-gpu", "{error}", 10 * time.Minute},
-	{"pitcrew.gpu.ecc.sram.exceeded", "", above, 0, "gpu/ecc.sram", "ecc", event.Warning, "drain-and-rma", "1", 0},
-	{"pitcrew.gpu.memory.unrepairable", "", above, 0, "gpu/ecc.unrepairable", "ecc", event.Warning, "drain-and-rma", "1", 0},
-	{"pitcrew.gpu.fabric.health", "", above, fabricHealthy, "gpu/nvlink.fabric", "nvlink", event.Warning, checkFabric, "1", 0},
-	{metricHealth, "mem", above, healthWarning, "gpu/ecc.health", "ecc", event.Critical, "reset-gpu", "1", 0},
-	{metricHealth, "device", above, healthWarning, "gpu/unhealthy", "unhealthy", event.Critical, "contact-support", "1", 0}, // other makers' own word
-	{metricHealth, "thermal", above, healthWarning, "gpu/thermal", "thermal", event.Critical, "contact-support", "1", 0},
-	{metricHealth, "nvlink", above, healthWarning, "gpu/nvlink", "nvlink", event.Critical, "check-nvlink/fabric", "1", 0},
-	{metricHealth, "pcie", above, healthWarning, "gpu/pcie", "pcie", event.Critical, "reboot-node", "1", 0},
+	{semconv.GPUStatus, "", below, 1, "gpu/lost", "lost", event.Fatal, "reboot-node", "1", 0},
+	{semconv.GPURowRemapFailed, "", above, 0, "gpu/row-remap.failed", "row-remap", event.Fatal, "drain-and-rma", "1", 0},
+	{semconv.GPURowRemapPending, "", above, 0, "gpu/row-remap.pending", "row-remap", event.Critical, "reset-gpu", "1", 0},
+	{semconv.GPURowRemapBanksExhausted, "", above, 0, "gpu/row-remap.banks", "row-remap", event.Warning, "drain-and-rma", "{bank}", 0},
+	{semconv.HWErrors, "uncorrected", rises, 0, "gpu/ecc", "ecc", event.Critical, "reset-gpu", "{error}", 10 * time.Minute},
+	{semconv.GPUECCSRAMExceeded, "", above, 0, "gpu/ecc.sram", "ecc", event.Warning, "drain-and-rma", "1", 0},
+	{semconv.GPUMemoryUnrepairable, "", above, 0, "gpu/ecc.unrepairable", "ecc", event.Warning, "drain-and-rma", "1", 0},
+	{semconv.GPUFabricHealth, "", above, fabricHealthy, "gpu/nvlink.fabric", "nvlink", event.Warning, checkFabric, "1", 0},
+	{semconv.GPUHealth, "mem", above, healthWarning, "gpu/ecc.health", "ecc", event.Critical, "reset-gpu", "1", 0},
+	{semconv.GPUHealth, "device", above, healthWarning, "gpu/unhealthy", "unhealthy", event.Critical, "contact-support", "1", 0}, // other makers' own word
+	{semconv.GPUHealth, "thermal", above, healthWarning, "gpu/thermal", "thermal", event.Critical, "contact-support", "1", 0},
+	{semconv.GPUHealth, "nvlink", above, healthWarning, "gpu/nvlink", "nvlink", event.Critical, "check-nvlink/fabric", "1", 0},
+	{semconv.GPUHealth, "pcie", above, healthWarning, "gpu/pcie", "pcie", event.Critical, "reboot-node", "1", 0},
 }
 
-const (
-	metricCount    = "pitcrew.gpu.count"
-	metricExpected = "pitcrew.gpu.expected"
-	metricStatus   = "pitcrew.gpu.status"
-)
-
 var gpuMetrics = func() map[string]bool {
-	m := map[string]bool{metricCount: true, metricExpected: true, metricRecovery: true, metricXid: true, metricRegistrationError: true}
+	m := map[string]bool{semconv.GPUCount: true, semconv.GPUExpected: true, semconv.GPURecoveryAction: true, semconv.GPUXID: true, semconv.GPUFabricError: true}
 	for _, r := range gpuRules {
 		m[r.metric] = true
 	}
@@ -133,14 +128,14 @@ func (e *Engine) GPU(v Value) []finding.Finding {
 	switch {
 	case math.IsNaN(v.V) || math.IsInf(v.V, 0) || v.Time.IsZero() || len(v.Maker) > maxMaker:
 		e.counts.Malformed++
-	case v.Metric == metricCount:
+	case v.Metric == semconv.GPUCount:
 		n := e.countOf(v.Maker)
 		n.have, n.at = v.V, v.Time
-	case v.Metric == metricExpected:
+	case v.Metric == semconv.GPUExpected:
 		e.countOf(v.Maker).want = v.V
 	case v.GPU == "":
 		e.counts.Malformed++
-	case v.Metric == metricHealth && e.isSwitch(v.GPU):
+	case v.Metric == semconv.GPUHealth && e.isSwitch(v.GPU):
 		e.link(LinkValue{Metric: v.Metric, Kind: v.Kind, ID: v.GPU, Number: -1, Time: v.Time, V: v.V})
 	default:
 		e.gpuValue(v)
@@ -158,13 +153,13 @@ func (e *Engine) gpuValue(v Value) {
 	if v.PCI != "" {
 		g.target.PCI = v.PCI
 	}
-	if v.Metric == metricStatus {
+	if v.Metric == semconv.GPUStatus {
 		g.maker, g.heard, e.status = v.Maker, e.batch, v.Time
 	}
-	if v.Metric == metricXid {
+	if v.Metric == semconv.GPUXID {
 		e.lastXid(g, v)
 	}
-	if v.Metric == metricRecovery {
+	if v.Metric == semconv.GPURecoveryAction {
 		e.recovery(g, v)
 	}
 	e.registration(g, v)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // LinkValue is one value of what carries traffic between GPUs or nodes: the NVLinks of a GPU or of an NVSwitch, an NVSwitch itself, or a port of
@@ -62,43 +63,36 @@ type linkRule struct {
 const checkFabric = "check-nvlink/fabric"
 
 var linkRules = []linkRule{
-	{"pitcrew.nvlink.links", nil, linkFewer, 0, 0, event.Cause{Kind: "nvlink", Name: "down"}, event.Critical, checkFabric, "{link}"},
-	{"pitcrew.gpu.nvlink.errors", []string{"crc_flit", "crc_data"}, linkAdds, 15, 15 * time.Minute, event.Cause{Kind: "nvlink", Name: "crc"}, event.Warning, checkFabric, "{error}"},
-	{"pitcrew.gpu.nvlink.errors", []string{"replay"}, linkAdds, 10, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "replay"}, event.Warning, checkFabric, "{error}"},
-	{"pitcrew.gpu.nvlink.errors", []string{"recovery"}, linkAdds, 0, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "recovery"}, event.Warning, checkFabric, "{error}"},
-	{"pitcrew.gpu.nvlink5.recoveries", []string{"failed"}, linkAdds, 0, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "recovery-failed"}, event.Critical, checkFabric, "{event}"},
-	{"pitcrew.nvswitch.link.errors", []string{"crc"}, linkAdds, 15, 15 * time.Minute, event.Cause{Kind: "nvlink", Name: "crc"}, event.Warning, checkFabric, "{error}"},
-	{"pitcrew.nvswitch.link.errors", []string{"replay"}, linkAdds, 10, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "replay"}, event.Warning, checkFabric, "{error}"},
-	{"pitcrew.nvswitch.link.errors", []string{"recovery"}, linkAdds, 0, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "recovery"}, event.Warning, checkFabric, "{error}"},
-	{"pitcrew.nvswitch.link.errors", []string{"ecc"}, linkAdds, 0, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "ecc"}, event.Warning, checkFabric, "{error}"},
+	{semconv.NVLinkLinks, nil, linkFewer, 0, 0, event.Cause{Kind: "nvlink", Name: "down"}, event.Critical, checkFabric, "{link}"},
+	{semconv.GPUNVLinkErrors, []string{"crc_flit", "crc_data"}, linkAdds, 15, 15 * time.Minute, event.Cause{Kind: "nvlink", Name: "crc"}, event.Warning, checkFabric, "{error}"},
+	{semconv.GPUNVLinkErrors, []string{"replay"}, linkAdds, 10, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "replay"}, event.Warning, checkFabric, "{error}"},
+	{semconv.GPUNVLinkErrors, []string{"recovery"}, linkAdds, 0, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "recovery"}, event.Warning, checkFabric, "{error}"},
+	{semconv.GPUNVLink5Recoveries, []string{"failed"}, linkAdds, 0, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "recovery-failed"}, event.Critical, checkFabric, "{event}"},
+	{semconv.NVSwitchLinkErrors, []string{"crc"}, linkAdds, 15, 15 * time.Minute, event.Cause{Kind: "nvlink", Name: "crc"}, event.Warning, checkFabric, "{error}"},
+	{semconv.NVSwitchLinkErrors, []string{"replay"}, linkAdds, 10, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "replay"}, event.Warning, checkFabric, "{error}"},
+	{semconv.NVSwitchLinkErrors, []string{"recovery"}, linkAdds, 0, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "recovery"}, event.Warning, checkFabric, "{error}"},
+	{semconv.NVSwitchLinkErrors, []string{"ecc"}, linkAdds, 0, 10 * time.Minute, event.Cause{Kind: "nvlink", Name: "ecc"}, event.Warning, checkFabric, "{error}"},
 
-	{metricSwitch, nil, linkBelow, 1, 0, event.Cause{Kind: "nvswitch", Name: "lost"}, event.Critical, "reboot-node", "1"},
-	{"pitcrew.nvswitch.reset_required", nil, linkAbove, 0, 0, event.Cause{Kind: "nvswitch", Name: "reset-required"}, event.Critical, "reboot-node", "1"},
-	{metricHealth, []string{"nvswitch_fatal"}, linkAbove, healthWarning, 0, event.Cause{Kind: "nvswitch", Name: "unhealthy"}, event.Critical, checkFabric, "1"},
-	{"pitcrew.nvswitch.sxid", []string{"fatal"}, linkCode, 0, 0, event.Cause{Kind: "sxid"}, "", "", ""},
-	{"pitcrew.nvswitch.sxid", []string{"non_fatal"}, linkCode, 0, 0, event.Cause{Kind: "sxid"}, "", "", ""},
+	{semconv.NVSwitchStatus, nil, linkBelow, 1, 0, event.Cause{Kind: "nvswitch", Name: "lost"}, event.Critical, "reboot-node", "1"},
+	{semconv.NVSwitchResetRequired, nil, linkAbove, 0, 0, event.Cause{Kind: "nvswitch", Name: "reset-required"}, event.Critical, "reboot-node", "1"},
+	{semconv.GPUHealth, []string{"nvswitch_fatal"}, linkAbove, healthWarning, 0, event.Cause{Kind: "nvswitch", Name: "unhealthy"}, event.Critical, checkFabric, "1"},
+	{semconv.NVSwitchSXID, []string{"fatal"}, linkCode, 0, 0, event.Cause{Kind: "sxid"}, "", "", ""},
+	{semconv.NVSwitchSXID, []string{"non_fatal"}, linkCode, 0, 0, event.Cause{Kind: "sxid"}, "", "", ""},
 
-	{"pitcrew.fabric.link.downs", nil, linkAdds, 2, 6 * time.Hour, event.Cause{Kind: "fabric", Name: "unstable"}, event.Warning, checkFabric, "{transition}"},
-	{metricPortErrors, []string{"symbol_error"}, linkAdds, 120, time.Hour, event.Cause{Kind: "fabric", Name: "symbol-errors"}, event.Warning, checkFabric, "{error}"},
-	{metricPortErrors, []string{"link_error_recovery"}, linkAdds, 25, 5 * time.Minute, event.Cause{Kind: "fabric", Name: "recovery"}, event.Warning, checkFabric, "{error}"},
-	{metricPortErrors, []string{"local_link_integrity", "excessive_buffer_overrun"}, linkAdds, 0, 10 * time.Minute, event.Cause{Kind: "fabric", Name: "integrity"}, event.Warning, checkFabric, "{error}"},
-	{metricPortErrors, []string{"receive"}, linkAdds, 3000, 5 * time.Minute, event.Cause{Kind: "fabric", Name: "receive-errors"}, event.Warning, checkFabric, "{error}"},
-	{metricPortErrors, []string{"transmit_discard"}, linkAdds, 30000, 5 * time.Minute, event.Cause{Kind: "fabric", Name: "discards"}, event.Warning, checkFabric, "{packet}"},
-	{"hw.network.bandwidth.limit", nil, linkLess, 0.95, 0, event.Cause{Kind: "fabric", Name: "slow-link"}, event.Warning, checkFabric, "By/s"},
+	{semconv.FabricLinkDowns, nil, linkAdds, 2, 6 * time.Hour, event.Cause{Kind: "fabric", Name: "unstable"}, event.Warning, checkFabric, "{transition}"},
+	{semconv.FabricErrors, []string{"symbol_error"}, linkAdds, 120, time.Hour, event.Cause{Kind: "fabric", Name: "symbol-errors"}, event.Warning, checkFabric, "{error}"},
+	{semconv.FabricErrors, []string{"link_error_recovery"}, linkAdds, 25, 5 * time.Minute, event.Cause{Kind: "fabric", Name: "recovery"}, event.Warning, checkFabric, "{error}"},
+	{semconv.FabricErrors, []string{"local_link_integrity", "excessive_buffer_overrun"}, linkAdds, 0, 10 * time.Minute, event.Cause{Kind: "fabric", Name: "integrity"}, event.Warning, checkFabric, "{error}"},
+	{semconv.FabricErrors, []string{"receive"}, linkAdds, 3000, 5 * time.Minute, event.Cause{Kind: "fabric", Name: "receive-errors"}, event.Warning, checkFabric, "{error}"},
+	{semconv.FabricErrors, []string{"transmit_discard"}, linkAdds, 30000, 5 * time.Minute, event.Cause{Kind: "fabric", Name: "discards"}, event.Warning, checkFabric, "{packet}"},
+	{semconv.HWNetworkBandwidthLimit, nil, linkLess, 0.95, 0, event.Cause{Kind: "fabric", Name: "slow-link"}, event.Warning, checkFabric, "By/s"},
 }
 
-const (
-	metricSwitch     = "pitcrew.nvswitch.status"
-	metricHealth     = "pitcrew.gpu.health"
-	metricPortErrors = "pitcrew.fabric.errors"
-	metricPortUp     = "hw.network.up"
-
-	stateUp, stateDown = "up", "down"
-)
+const stateUp, stateDown = "up", "down"
 
 // rulesOf are the rules of a metric, by their place in linkRules.
 var rulesOf = func() map[string][]int {
-	m := map[string][]int{metricPortUp: nil}
+	m := map[string][]int{semconv.HWNetworkUp: nil}
 	for i, r := range linkRules {
 		m[r.metric] = append(m[r.metric], i)
 	}
@@ -108,7 +102,7 @@ var rulesOf = func() map[string][]int {
 // WantsLink reports whether Link reads values of the metric.
 func WantsLink(metric string) bool {
 	_, wanted := rulesOf[metric]
-	return wanted && metric != metricHealth // of which GPU passes on what is a switch's
+	return wanted && metric != semconv.GPUHealth // of which GPU passes on what is a switch's
 }
 
 // Bounds of what is kept of links.
@@ -191,7 +185,7 @@ func (e *Engine) link(v LinkValue) {
 	if v.PCI != "" {
 		c.pci = v.PCI
 	}
-	if v.Metric == metricPortUp {
+	if v.Metric == semconv.HWNetworkUp {
 		c.up = v.V > 0
 	}
 	for _, i := range rulesOf[v.Metric] {

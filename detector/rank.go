@@ -8,6 +8,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Sections of training, as the hook's ring numbers them (docs/hook-protocol.md).
@@ -175,7 +176,7 @@ func (e *Engine) judgeRank(r *rank, s Rank) {
 	}
 	if !r.first && s.Step > r.step {
 		r.stepped++
-		why := event.Evidence{Signal: "pitcrew.train.step", Unit: "{step}", Value: num(float64(s.Step)), Baseline: "self"}
+		why := event.Evidence{Signal: semconv.TrainStep, Unit: "{step}", Value: num(float64(s.Step)), Baseline: "self"}
 		for _, key := range []string{r.dead, r.hung, r.stalled, r.desync} {
 			e.end(key, why)
 		}
@@ -194,13 +195,13 @@ func (e *Engine) judgeRank(r *rank, s Rank) {
 			key: r.hung, target: s.Target, cause: event.Cause{Kind: "rank", Name: "hung"}, severity: event.Critical, at: s.Time,
 			since: s.Time.Add(-seconds(min(age, s.HeartbeatAge))), // its last sign of life: ages do not step with the clock
 			evidence: event.Evidence{
-				Signal: "pitcrew.train.heartbeat.age", Unit: "s", Value: num(s.HeartbeatAge), Upper: num(beat), WindowS: beat, Baseline: "table",
+				Signal: semconv.TrainHeartbeatAge, Unit: "s", Value: num(s.HeartbeatAge), Upper: num(beat), WindowS: beat, Baseline: "table",
 				Raw: fmt.Sprintf("step %d of section %s is %.2f s old, limit %.2f s", s.Step, sectionNames[s.Section], age, limit),
 			},
 		})
 		return
 	case s.HeartbeatAge <= beat:
-		e.end(r.hung, event.Evidence{Signal: "pitcrew.train.heartbeat.age", Unit: "s", Value: num(s.HeartbeatAge), Upper: num(beat), Baseline: "table"})
+		e.end(r.hung, event.Evidence{Signal: semconv.TrainHeartbeatAge, Unit: "s", Value: num(s.HeartbeatAge), Upper: num(beat), Baseline: "table"})
 	}
 	if !late {
 		return
@@ -215,7 +216,7 @@ func (e *Engine) judgeRank(r *rank, s Rank) {
 	e.begin(onset{
 		key: r.stalled, typ: event.Anomaly, target: s.Target, cause: event.Cause{Kind: "rank", Name: "stalled"}, severity: event.Warning, at: s.Time,
 		evidence: event.Evidence{
-			Signal: "pitcrew.train.step.age", Unit: "s", Value: num(age), Expected: expected, Upper: num(limit), WindowS: limit, Baseline: baseline,
+			Signal: semconv.TrainStepAge, Unit: "s", Value: num(age), Expected: expected, Upper: num(limit), WindowS: limit, Baseline: baseline,
 			Raw: fmt.Sprintf("step %d, section %s", s.Step, sectionNames[s.Section]),
 		},
 	})
@@ -300,7 +301,7 @@ func (e *Engine) judgeExit(r *rank, x Exit) {
 	if x.Clean || x.Told || x.Code == abortCode || x.Code == fencedCode {
 		return
 	}
-	ev := event.Evidence{Signal: "pitcrew.train.rank_exited", Baseline: "table", Raw: exitWords(x)}
+	ev := event.Evidence{Signal: semconv.EventTrainRankExited, Baseline: "table", Raw: exitWords(x)}
 	e.begin(onset{
 		key: r.dead, target: x.Target, cause: event.Cause{Kind: "rank", Name: "dead"}, severity: event.Fatal, advice: "restart-app",
 		evidence: ev, at: x.Time, silent: x.History, id: x.id(e.o.BootID, r),

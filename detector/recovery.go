@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // metricRecovery is the recovery action that the driver asks for, by number: what Xid 154 prints when it changes, and what still stands when
 // that line was missed.
-const metricRecovery = "pitcrew.gpu.recovery_action"
 
 // recoveryStands is for how long an action must stand before it is told: the kernel log, which is read from its beginning, comes first.
 const recoveryStands = 10 * time.Second
@@ -40,7 +40,7 @@ func (e *Engine) recovery(g *gpu, v Value) {
 		a.over = true
 	}
 	key := kernelKey("xid", recoveryXid, g.target)
-	ev := event.Evidence{Signal: metricRecovery, Baseline: "table", Value: num(v.V)}
+	ev := event.Evidence{Signal: semconv.GPURecoveryAction, Baseline: "table", Value: num(v.V)}
 	if v.V < 1 {
 		a.over = !e.blind
 		if have, ok := e.open.get(key); ok && have.Event.Source == event.Source(e.o.Cluster, e.o.Node, "detector") {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // actions is a table that knows what the driver may ask for.
@@ -20,7 +21,7 @@ func (a actions) Lookup(kind string, code int, fatal, said bool) Row {
 func TestARecoveryActionThatStoodBeforeTheAgentCameIsToldOnce(t *testing.T) {
 	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
 	asks := func(s, v float64) []finding.Finding {
-		return e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", PCI: "0000:1a:00", Time: at(s), V: v})
+		return e.GPU(Value{Metric: semconv.GPURecoveryAction, GPU: "GPU-1", PCI: "0000:1a:00", Time: at(s), V: v})
 	}
 	want(t, asks(1, 2))
 	want(t, asks(5, 2)) // the kernel log may tell of it yet
@@ -39,15 +40,15 @@ func TestARecoveryActionThatStoodBeforeTheAgentCameIsToldOnce(t *testing.T) {
 func TestARecoveryActionIsToldThoughTheClockWasAheadWhenItWasFirstSeen(t *testing.T) {
 	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
 	for _, s := range []float64{3600, 10, 19} {
-		want(t, e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", Time: at(s), V: 2}))
+		want(t, e.GPU(Value{Metric: semconv.GPURecoveryAction, GPU: "GPU-1", Time: at(s), V: 2}))
 	}
-	want(t, e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", Time: at(20), V: 2}), "+xid/154 fatal")
+	want(t, e.GPU(Value{Metric: semconv.GPURecoveryAction, GPU: "GPU-1", Time: at(20), V: 2}), "+xid/154 fatal")
 }
 
 func TestARecoveryActionOfWhichTheKernelLogTellsIsNotToldAgain(t *testing.T) {
 	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
 	asks := func(s, v float64) []finding.Finding {
-		return e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", Time: at(s), V: v})
+		return e.GPU(Value{Metric: semconv.GPURecoveryAction, GPU: "GPU-1", Time: at(s), V: v})
 	}
 	line := Kernel{Kind: "xid", Code: 154, Time: at(2), GPU: "GPU-1", Seq: 7, Severity: event.Fatal, History: true}
 	want(t, asks(1, 2))
@@ -64,7 +65,7 @@ func TestAnActionThatIsToldEndsAcrossANewAgent(t *testing.T) {
 	o := Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}}
 	e := New(o)
 	asks := func(s, v float64) []finding.Finding {
-		return e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", Time: at(s), V: v})
+		return e.GPU(Value{Metric: semconv.GPURecoveryAction, GPU: "GPU-1", Time: at(s), V: v})
 	}
 	asks(1, 2)
 	want(t, asks(12, 2), "+xid/154 fatal")
@@ -79,7 +80,7 @@ func TestAnActionThatIsToldEndsAcrossANewAgent(t *testing.T) {
 func TestWhereTheKernelLogCannotBeReadEachActionIsTold(t *testing.T) {
 	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
 	asks := func(s, v float64) []finding.Finding {
-		return e.GPU(Value{Metric: metricRecovery, GPU: "GPU-1", Time: at(s), V: v})
+		return e.GPU(Value{Metric: semconv.GPURecoveryAction, GPU: "GPU-1", Time: at(s), V: v})
 	}
 	want(t, asks(1, 0))
 	want(t, asks(2, 2))

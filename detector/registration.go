@@ -5,15 +5,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
-)
-
-// A GPU of an NVSwitch system takes part in NVLink collectives once the fabric manager has registered it. DCGM says how that stands
-// (dcgmFabricManagerStatus_t), with which error it failed (dcgmReturn_t), and in two bits for each system of the fabric, four for its
-// configuration, what is not well (NVML's nvmlGpuFabricInfo health mask: 0 not supported, 1 true, 2 false).
-const (
-	metricRegistration      = "pitcrew.gpu.fabric.status"
-	metricRegistrationError = "pitcrew.gpu.fabric.error"
-	metricFabricMask        = "pitcrew.gpu.fabric.health_mask"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // fabricRule is a state of a GPU's registration, or one of a part of its fabric. 0 of either is "not supported", and a status above 4 says that
@@ -39,19 +31,19 @@ const (
 )
 
 var fabricRules = []fabricRule{
-	{metricRegistration, 0, whole, 1, 1, registers, true, event.Warning, "gpu/nvlink.unregistered", "its registration with the fabric has not begun: is the fabric manager running?"},
-	{metricRegistration, 0, whole, 2, 2, registers, false, event.Warning, "gpu/nvlink.registering", "its registration with the fabric does not come to an end"},
-	{metricRegistration, 0, whole, 4, 4, failedFor, false, event.Warning, "gpu/nvlink.registration", "its registration with the fabric failed"},
-	{metricFabricMask, 0, 2, 1, 1, 0, false, event.Warning, "gpu/nvlink.bandwidth", "its bandwidth in the fabric is reduced"},
-	{metricFabricMask, 2, 2, 1, 1, 0, false, event.Info, "gpu/nvlink.route-recovery", "its routes in the fabric are being recovered"},
-	{metricFabricMask, 4, 2, 1, 1, 0, false, event.Warning, "gpu/nvlink.route", "its routes in the fabric are unhealthy"},
-	{metricFabricMask, 6, 2, 1, 1, 0, false, event.Info, "gpu/nvlink.timeout-recovery", "the fabric recovers from a time-out of an access to it"},
-	{metricFabricMask, 8, 4, 2, 15, 0, false, event.Warning, "gpu/nvlink.configuration", "its place in the fabric is wrongly configured"},
+	{semconv.GPUFabricStatus, 0, whole, 1, 1, registers, true, event.Warning, "gpu/nvlink.unregistered", "its registration with the fabric has not begun: is the fabric manager running?"},
+	{semconv.GPUFabricStatus, 0, whole, 2, 2, registers, false, event.Warning, "gpu/nvlink.registering", "its registration with the fabric does not come to an end"},
+	{semconv.GPUFabricStatus, 0, whole, 4, 4, failedFor, false, event.Warning, "gpu/nvlink.registration", "its registration with the fabric failed"},
+	{semconv.GPUFabricHealthMask, 0, 2, 1, 1, 0, false, event.Warning, "gpu/nvlink.bandwidth", "its bandwidth in the fabric is reduced"},
+	{semconv.GPUFabricHealthMask, 2, 2, 1, 1, 0, false, event.Info, "gpu/nvlink.route-recovery", "its routes in the fabric are being recovered"},
+	{semconv.GPUFabricHealthMask, 4, 2, 1, 1, 0, false, event.Warning, "gpu/nvlink.route", "its routes in the fabric are unhealthy"},
+	{semconv.GPUFabricHealthMask, 6, 2, 1, 1, 0, false, event.Info, "gpu/nvlink.timeout-recovery", "the fabric recovers from a time-out of an access to it"},
+	{semconv.GPUFabricHealthMask, 8, 4, 2, 15, 0, false, event.Warning, "gpu/nvlink.configuration", "its place in the fabric is wrongly configured"},
 }
 
 // registration judges a value of a GPU's registration with the fabric.
 func (e *Engine) registration(g *gpu, v Value) {
-	if v.Metric == metricRegistrationError {
+	if v.Metric == semconv.GPUFabricError {
 		g.fabricError = v.V
 		return
 	}

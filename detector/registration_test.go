@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pitcrew/pitcrew/detector/finding"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // joined gives an engine values of one metric of a GPU's part of the fabric.
@@ -16,9 +17,9 @@ func joined(e *Engine, metric string) func(s, x float64) []finding.Finding {
 
 func TestAGPUThatTheFabricManagerDoesNotRegisterIsToldWhereThereAreSwitches(t *testing.T) {
 	e := engine(t)
-	v := joined(e, metricRegistration)
-	alone := joined(engine(t), metricRegistration)
-	e.Link(LinkValue{Metric: metricSwitch, ID: "NVSWITCH-0", Number: -1, Time: at(0), V: 1})
+	v := joined(e, semconv.GPUFabricStatus)
+	alone := joined(engine(t), semconv.GPUFabricStatus)
+	e.Link(LinkValue{Metric: semconv.NVSwitchStatus, ID: "NVSWITCH-0", Number: -1, Time: at(0), V: 1})
 	for s := 1.0; s < 600; s += 60 {
 		want(t, v(s, 1))
 		want(t, alone(s, 1))
@@ -35,7 +36,7 @@ func TestAGPUThatTheFabricManagerDoesNotRegisterIsToldWhereThereAreSwitches(t *t
 }
 
 func TestARegistrationMayTakeItsTimeAfterABootAndNotForEver(t *testing.T) {
-	v := joined(engine(t), metricRegistration)
+	v := joined(engine(t), semconv.GPUFabricStatus)
 	want(t, v(1, 2))
 	want(t, v(300, 3))
 	want(t, v(301, 2)) // anew
@@ -46,16 +47,16 @@ func TestARegistrationMayTakeItsTimeAfterABootAndNotForEver(t *testing.T) {
 
 func TestARegistrationThatFailedIsToldWithItsError(t *testing.T) {
 	e := engine(t)
-	v := joined(e, metricRegistration)
+	v := joined(e, semconv.GPUFabricStatus)
 	want(t, v(1, 4))
-	want(t, joined(e, metricRegistrationError)(1, -10))
+	want(t, joined(e, semconv.GPUFabricError)(1, -10))
 	got := v(61, 4)
 	want(t, got, "+gpu/nvlink warning")
 	if raw := got[0].Event.Data.Evidence.Raw; !strings.HasSuffix(raw, "failed: error -10") {
 		t.Error(raw)
 	}
 	want(t, v(121, 3), "-gpu/nvlink")
-	for _, m := range []string{metricRegistration, metricRegistrationError, metricFabricMask} {
+	for _, m := range []string{semconv.GPUFabricStatus, semconv.GPUFabricError, semconv.GPUFabricHealthMask} {
 		if !WantsGPU(m) {
 			t.Errorf("%s is not read", m)
 		}
@@ -64,7 +65,7 @@ func TestARegistrationThatFailedIsToldWithItsError(t *testing.T) {
 
 func TestOfARegistrationThatIsUnknownNothingIsSaid(t *testing.T) {
 	for _, x := range []float64{0, 3, 5, 6, 7, -1, 257, 1 << 40, 1e300} {
-		v := joined(engine(t), metricRegistration)
+		v := joined(engine(t), semconv.GPUFabricStatus)
 		want(t, v(1, x))
 		want(t, v(3601, x))
 	}
@@ -85,7 +86,7 @@ func TestEachPartOfTheFabricsHealthIsReadFromItsOwnBits(t *testing.T) {
 		{0x8aa, "warning", "configured"}, // the driver wants the GPU to be reset then
 		{0x1, "warning", "bandwidth"},    // of a driver that knows no more of it
 	} {
-		v := joined(engine(t), metricFabricMask)
+		v := joined(engine(t), semconv.GPUFabricHealthMask)
 		want(t, v(1, 0))
 		want(t, v(2, well))
 		got := v(3, c.mask)
@@ -96,6 +97,6 @@ func TestEachPartOfTheFabricsHealthIsReadFromItsOwnBits(t *testing.T) {
 		want(t, v(4, well), "-gpu/nvlink")
 	}
 	for _, mask := range []float64{0xff, -1, 1 << 62, 1e300} { // what no driver was heard of to say
-		want(t, joined(engine(t), metricFabricMask)(1, mask))
+		want(t, joined(engine(t), semconv.GPUFabricHealthMask)(1, mask))
 	}
 }

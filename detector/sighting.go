@@ -8,6 +8,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Sighting is an Xid as DCGM tells it: by a violation of its policy, or because the field that holds a GPU's last Xid changed. It stands for
@@ -22,14 +23,13 @@ type Sighting struct {
 
 // Bounds of what is kept of Xids, and of what is one and the same.
 const (
-	metricXid  = "pitcrew.gpu.xid" // a GPU's last Xid, by its code
-	maxHeld    = 16                // sightings of which it is open whether the kernel log tells them
-	maxTold    = 16                // codes that were told of one GPU
-	sameWithin = 10 * time.Second  // DCGM cuts a violation's time to seconds, and the kernel's clock is not the node's
-	newsWithin = time.Minute       // an older sighting is history
-	burstGap   = 3 * time.Minute   // so much silence ends a burst,
-	burstSpan  = 15 * time.Minute  // and so long a burst, as in the xid receiver
-	fromLog    = "xid"             // the component that tells the kernel's lines
+	maxHeld    = 16               // sightings of which it is open whether the kernel log tells them
+	maxTold    = 16               // codes that were told of one GPU
+	sameWithin = 10 * time.Second // DCGM cuts a violation's time to seconds, and the kernel's clock is not the node's
+	newsWithin = time.Minute      // an older sighting is history
+	burstGap   = 3 * time.Minute  // so much silence ends a burst,
+	burstSpan  = 15 * time.Minute // and so long a burst, as in the xid receiver
+	fromLog    = "xid"            // the component that tells the kernel's lines
 )
 
 // xids is what was told of one GPU's Xids, by whomever.
@@ -183,7 +183,7 @@ func (e *Engine) lastXid(g *gpu, v Value) {
 		return
 	}
 	e.sighted(Sighting{
-		Code: code, GPU: t.GPU, PCI: t.PCI, Time: v.Time, Signal: metricXid, Raw: fmt.Sprintf("DCGM: last Xid of %s is %d, was %d", t.GPU, code, was.code),
+		Code: code, GPU: t.GPU, PCI: t.PCI, Time: v.Time, Signal: semconv.GPUXID, Raw: fmt.Sprintf("DCGM: last Xid of %s is %d, was %d", t.GPU, code, was.code),
 	})
 }
 

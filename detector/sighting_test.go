@@ -6,6 +6,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 const pci1 = "0000:1a:00"
@@ -30,7 +31,7 @@ func (n node) gauge(s float64, code int) []finding.Finding {
 	v := status("GPU-1", s, 1)
 	v.PCI = pci1
 	want(n.t, n.GPU(v))
-	out := n.GPU(Value{Metric: metricXid, GPU: "GPU-1", Time: at(s), V: float64(code)})
+	out := n.GPU(Value{Metric: semconv.GPUXID, GPU: "GPU-1", Time: at(s), V: float64(code)})
 	want(n.t, n.Settle())
 	return out
 }
@@ -82,7 +83,7 @@ func TestWithoutAPolicyTheFieldThatChangedTellsAnXid(t *testing.T) {
 	n := blind(t)
 	got := n.gauge(5, 79)
 	want(t, got, "+xid/79 fatal")
-	if ev := got[0].Event.Data.Evidence; ev.Signal != metricXid || !strings.Contains(ev.Raw, "was 0") {
+	if ev := got[0].Event.Data.Evidence; ev.Signal != semconv.GPUXID || !strings.Contains(ev.Raw, "was 0") {
 		t.Errorf("evidence %+v", ev)
 	}
 	want(t, n.gauge(6, 79))
@@ -259,7 +260,7 @@ func TestALineThatHasTheAddressAloneIsOfTheSameGpu(t *testing.T) {
 func TestTheSXidOfASwitchIsNotToldAgainByItsLine(t *testing.T) {
 	e := engine(t)
 	last := func(s, code float64) []finding.Finding {
-		e.Link(LinkValue{Metric: metricSwitch, ID: "S", PCI: "0000:05:00", Number: -1, Time: at(s), V: 1})
+		e.Link(LinkValue{Metric: semconv.NVSwitchStatus, ID: "S", PCI: "0000:05:00", Number: -1, Time: at(s), V: 1})
 		out := e.Link(LinkValue{Metric: "pitcrew.nvswitch.sxid", Kind: "fatal", ID: "S", PCI: "0000:05:00", Number: -1, Time: at(s), V: code})
 		return append(out, e.Settle()...)
 	}

@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/processor"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Type is the processor's name in configurations.
@@ -152,7 +154,7 @@ func (r *renamer) take(b *batch, maker *maker, row row, m pmetric.Metric) {
 		q := add(row.name, row.unit, row.counter, v*row.scale)
 		if row.nodeWide {
 			q.Attributes().PutStr(vendorKey, maker.vendor) // each maker's are counted for themselves
-			add("pitcrew.gpu.expected", row.unit, false, r.expected(maker.vendor, v)).Attributes().PutStr(vendorKey, maker.vendor)
+			add(semconv.GPUExpected, row.unit, false, r.expected(maker.vendor, v)).Attributes().PutStr(vendorKey, maker.vendor)
 			continue
 		}
 		maker.identify(p.Attributes(), q.Attributes(), id, row.name)
@@ -161,10 +163,10 @@ func (r *renamer) take(b *batch, maker *maker, row row, m pmetric.Metric) {
 		}
 		if given := maker.given(p.Attributes(), id); row.status && !b.told[given] {
 			b.told[given] = true
-			answers := add("pitcrew.gpu.status", "1", false, 1).Attributes()
+			answers := add(semconv.GPUStatus, "1", false, 1).Attributes()
 			maker.identify(p.Attributes(), answers, id, "")
 			answers.PutStr(vendorKey, maker.vendor)
-			info := add("pitcrew.gpu.info", "1", false, 1).Attributes()
+			info := add(semconv.GPUInfo, "1", false, 1).Attributes()
 			maker.identify(p.Attributes(), info, id, "")
 			maker.describe(p.Attributes(), info)
 		}

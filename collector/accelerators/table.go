@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // row says what a metric of an exporter is here: value × scale, and 2 − 2·value where it is upside down (1 healthy, 0 not).
@@ -25,45 +27,45 @@ const (
 	mebi = 1 << 20
 
 	vendorKey             = "hw.vendor"
-	taskKey, task         = "hw.gpu.task", "general"
-	errorKey              = "error.type"
-	sensorKey             = "hw.sensor_location"
-	clockKey              = "pitcrew.gpu.clock.domain"
-	healthKey, healthKind = "pitcrew.gpu.health.system", "device"
+	taskKey, task         = semconv.HWGPUTask, "general"
+	errorKey              = semconv.ErrorType
+	sensorKey             = semconv.HWSensorLocation
+	clockKey              = semconv.GPUClockDomain
+	healthKey, healthKind = semconv.GPUHealthSystem, "device"
 )
 
 // ascend are the metrics of npu-exporter (MindCluster 6 and 7; names and units by its documentation). Its memory is in units of 2^20.
 var ascend = map[string]row{
-	"npu_chip_info_utilization":                        {name: "hw.gpu.utilization", unit: "1", key: taskKey, value: task, scale: 1e-2},
-	"npu_chip_info_hbm_used_memory":                    {name: "hw.gpu.memory.usage", unit: "By", scale: mebi},
-	"npu_chip_info_hbm_total_memory":                   {name: "hw.gpu.memory.limit", unit: "By", scale: mebi},
-	"npu_chip_info_temperature":                        {name: "hw.temperature", unit: "Cel", key: sensorKey, value: "gpu", scale: 1},
-	"npu_chip_info_hbm_temperature":                    {name: "hw.temperature", unit: "Cel", key: sensorKey, value: "memory", scale: 1},
-	"npu_chip_info_power":                              {name: "hw.power", unit: "W", scale: 1},
-	"npu_chip_info_aicore_current_freq":                {name: "pitcrew.gpu.clock", unit: "Hz", key: clockKey, value: "sm", scale: mega},
-	"npu_chip_info_health_status":                      {name: "pitcrew.gpu.health", unit: "1", key: healthKey, value: healthKind, scale: 1, upside: true, status: true},
-	"npu_chip_info_hbm_ecc_total_single_bit_error_cnt": {name: "hw.errors", unit: "{error}", key: errorKey, value: "corrected", scale: 1, counter: true},
-	"npu_chip_info_hbm_ecc_total_double_bit_error_cnt": {name: "hw.errors", unit: "{error}", key: errorKey, value: "uncorrected", scale: 1, counter: true},
-	"machine_npu_nums":                                 {name: "pitcrew.gpu.count", unit: "{gpu}", scale: 1, nodeWide: true},
+	"npu_chip_info_utilization":                        {name: semconv.HWGPUUtilization, unit: "1", key: taskKey, value: task, scale: 1e-2},
+	"npu_chip_info_hbm_used_memory":                    {name: semconv.HWGPUMemoryUsage, unit: "By", scale: mebi},
+	"npu_chip_info_hbm_total_memory":                   {name: semconv.HWGPUMemoryLimit, unit: "By", scale: mebi},
+	"npu_chip_info_temperature":                        {name: semconv.HWTemperature, unit: "Cel", key: sensorKey, value: "gpu", scale: 1},
+	"npu_chip_info_hbm_temperature":                    {name: semconv.HWTemperature, unit: "Cel", key: sensorKey, value: "memory", scale: 1},
+	"npu_chip_info_power":                              {name: semconv.HWPower, unit: "W", scale: 1},
+	"npu_chip_info_aicore_current_freq":                {name: semconv.GPUClock, unit: "Hz", key: clockKey, value: "sm", scale: mega},
+	"npu_chip_info_health_status":                      {name: semconv.GPUHealth, unit: "1", key: healthKey, value: healthKind, scale: 1, upside: true, status: true},
+	"npu_chip_info_hbm_ecc_total_single_bit_error_cnt": {name: semconv.HWErrors, unit: "{error}", key: errorKey, value: "corrected", scale: 1, counter: true},
+	"npu_chip_info_hbm_ecc_total_double_bit_error_cnt": {name: semconv.HWErrors, unit: "{error}", key: errorKey, value: "uncorrected", scale: 1, counter: true},
+	"machine_npu_nums":                                 {name: semconv.GPUCount, unit: "{gpu}", scale: 1, nodeWide: true},
 }
 
 // amd are the metrics of device-metrics-exporter (1.2 to 1.5; names and units by its documentation), with or without the prefix amd_ that it
 // may be configured to put. Its memory is in units of 2^20, its energy in microjoules.
 var amd = map[string]row{
-	"gpu_gfx_activity":         {name: "hw.gpu.utilization", unit: "1", key: taskKey, value: task, scale: 1e-2},
-	"gpu_umc_activity":         {name: "pitcrew.gpu.memory.copy.utilization", unit: "1", scale: 1e-2},
-	"gpu_used_vram":            {name: "hw.gpu.memory.usage", unit: "By", scale: mebi},
-	"gpu_total_vram":           {name: "hw.gpu.memory.limit", unit: "By", scale: mebi},
-	"gpu_junction_temperature": {name: "hw.temperature", unit: "Cel", key: sensorKey, value: "gpu", scale: 1},
-	"gpu_edge_temperature":     {name: "hw.temperature", unit: "Cel", key: sensorKey, value: "edge", scale: 1},
-	"gpu_memory_temperature":   {name: "hw.temperature", unit: "Cel", key: sensorKey, value: "memory", scale: 1},
-	"gpu_power_usage":          {name: "hw.power", unit: "W", scale: 1},
-	"gpu_energy_consumed":      {name: "hw.energy", unit: "J", scale: 1e-6, counter: true},
-	"gpu_clock":                {name: "pitcrew.gpu.clock", unit: "Hz", key: clockKey, value: "sm", scale: mega, where: [2]string{"clock_type", "GPU_CLOCK_TYPE_SYSTEM"}},
-	"gpu_health":               {name: "pitcrew.gpu.health", unit: "1", key: healthKey, value: healthKind, scale: 1, upside: true, status: true},
-	"gpu_ecc_correct_total":    {name: "hw.errors", unit: "{error}", key: errorKey, value: "corrected", scale: 1, counter: true},
-	"gpu_ecc_uncorrect_total":  {name: "hw.errors", unit: "{error}", key: errorKey, value: "uncorrected", scale: 1, counter: true},
-	"gpu_nodes_total":          {name: "pitcrew.gpu.count", unit: "{gpu}", scale: 1, nodeWide: true},
+	"gpu_gfx_activity":         {name: semconv.HWGPUUtilization, unit: "1", key: taskKey, value: task, scale: 1e-2},
+	"gpu_umc_activity":         {name: semconv.GPUMemoryCopyUtilization, unit: "1", scale: 1e-2},
+	"gpu_used_vram":            {name: semconv.HWGPUMemoryUsage, unit: "By", scale: mebi},
+	"gpu_total_vram":           {name: semconv.HWGPUMemoryLimit, unit: "By", scale: mebi},
+	"gpu_junction_temperature": {name: semconv.HWTemperature, unit: "Cel", key: sensorKey, value: "gpu", scale: 1},
+	"gpu_edge_temperature":     {name: semconv.HWTemperature, unit: "Cel", key: sensorKey, value: "edge", scale: 1},
+	"gpu_memory_temperature":   {name: semconv.HWTemperature, unit: "Cel", key: sensorKey, value: "memory", scale: 1},
+	"gpu_power_usage":          {name: semconv.HWPower, unit: "W", scale: 1},
+	"gpu_energy_consumed":      {name: semconv.HWEnergy, unit: "J", scale: 1e-6, counter: true},
+	"gpu_clock":                {name: semconv.GPUClock, unit: "Hz", key: clockKey, value: "sm", scale: mega, where: [2]string{"clock_type", "GPU_CLOCK_TYPE_SYSTEM"}},
+	"gpu_health":               {name: semconv.GPUHealth, unit: "1", key: healthKey, value: healthKind, scale: 1, upside: true, status: true},
+	"gpu_ecc_correct_total":    {name: semconv.HWErrors, unit: "{error}", key: errorKey, value: "corrected", scale: 1, counter: true},
+	"gpu_ecc_uncorrect_total":  {name: semconv.HWErrors, unit: "{error}", key: errorKey, value: "uncorrected", scale: 1, counter: true},
+	"gpu_nodes_total":          {name: semconv.GPUCount, unit: "{gpu}", scale: 1, nodeWide: true},
 }
 
 // maker is an exporter: its metrics, and which of its labels is what.
@@ -120,13 +122,13 @@ func (m *maker) given(a pcommon.Map, id string) [3]string {
 
 // identify puts on a point which accelerator it is of, and whose.
 func (m *maker) identify(from, to pcommon.Map, id, metric string) {
-	to.PutStr("hw.id", id)
+	to.PutStr(semconv.HWID, id)
 	if strings.HasPrefix(metric, "hw.") {
-		to.PutStr("hw.type", "gpu")
+		to.PutStr(semconv.HWType, "gpu")
 	}
 	for _, kv := range [][2]string{
-		{"hw.pci", strings.TrimSuffix(strings.ToLower(label(from, m.pci)), ".0")}, {"k8s.namespace.name", label(from, m.namespace)},
-		{"k8s.pod.name", label(from, m.pod)}, {"k8s.container.name", label(from, m.container)},
+		{semconv.HWPCI, strings.TrimSuffix(strings.ToLower(label(from, m.pci)), ".0")}, {semconv.K8sNamespaceName, label(from, m.namespace)},
+		{semconv.K8sPodName, label(from, m.pod)}, {semconv.K8sContainerName, label(from, m.container)},
 	} {
 		if kv[1] != "" {
 			to.PutStr(kv[0], kv[1])
@@ -138,9 +140,9 @@ func (m *maker) identify(from, to pcommon.Map, id, metric string) {
 func (m *maker) describe(from, to pcommon.Map) {
 	to.PutStr(vendorKey, m.vendor)
 	if n, err := strconv.ParseInt(label(from, m.index), 10, 32); err == nil {
-		to.PutInt("pitcrew.gpu.index", n)
+		to.PutInt(semconv.GPUIndex, n)
 	}
-	for _, kv := range [][2]string{{"hw.model", label(from, m.model)}, {"hw.serial_number", label(from, m.serial)}} {
+	for _, kv := range [][2]string{{semconv.HWModel, label(from, m.model)}, {semconv.HWSerialNumber, label(from, m.serial)}} {
 		if kv[1] != "" {
 			to.PutStr(kv[0], kv[1])
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/pitcrew/pitcrew/detector/durable"
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/detector/statement"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // StatementSource is an extension that knows what people said of the findings made here: the pilot of an agent, statements of a gateway.
@@ -144,7 +145,7 @@ func (a *anomalies) judge(md pmetric.Metrics) []finding.Finding {
 	defer a.mu.Unlock()
 	for _, rm := range md.ResourceMetrics().All() {
 		res := rm.Resource().Attributes()
-		if node := text(res, "k8s.node.name"); node != "" && node != a.self.node {
+		if node := text(res, semconv.K8sNodeName); node != "" && node != a.self.node {
 			a.other++
 			continue
 		}
@@ -179,10 +180,10 @@ func (a *anomalies) judge(md pmetric.Metrics) []finding.Finding {
 
 // partial says whether a value is of a part of a GPU that no signal is about: a MIG instance, an encoder or a decoder.
 func partial(attrs pcommon.Map) bool {
-	if _, instance := attrs.Get("hw.parent"); instance {
+	if _, instance := attrs.Get(semconv.HWParent); instance {
 		return true
 	}
-	task, ok := attrs.Get("hw.gpu.task")
+	task, ok := attrs.Get(semconv.HWGPUTask)
 	return ok && task.Str() != "general"
 }
 
@@ -190,23 +191,23 @@ func partial(attrs pcommon.Map) bool {
 func read(l *anomaly.Labels, attrs pcommon.Map, own string) {
 	for k, v := range attrs.All() {
 		switch k {
-		case "hw.id":
+		case semconv.HWID:
 			l.GPU = v.AsString()
-		case "hw.pci":
+		case semconv.HWPCI:
 			l.PCI = v.AsString()
-		case "k8s.pod.uid":
+		case semconv.K8sPodUID:
 			l.PodUID = v.AsString()
-		case "k8s.pod.name":
+		case semconv.K8sPodName:
 			l.Pod = v.AsString()
-		case "k8s.namespace.name":
+		case semconv.K8sNamespaceName:
 			l.Namespace = v.AsString()
-		case "pitcrew.rank":
+		case semconv.Rank:
 			l.Rank = whole(v)
-		case "pitcrew.local_rank":
+		case semconv.LocalRank:
 			l.Local = whole(v)
-		case "pitcrew.world_size":
+		case semconv.WorldSize:
 			l.WorldSize = whole(v)
-		case "pitcrew.attempt":
+		case semconv.Attempt:
 			l.Attempt = max(whole(v), 0)
 		}
 		if k == own && own != "" {

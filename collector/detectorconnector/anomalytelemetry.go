@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/pitcrew/pitcrew/detector/anomaly"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // The anomalies' own metrics (metadata.yaml). share divides, 0 by nothing.
@@ -16,28 +17,28 @@ var (
 		name, unit, about string
 		of                func(anomaly.Counts) int64
 	}{
-		{"pitcrew.anomaly.samples", "{sample}", "Values of signals that are judged", func(c anomaly.Counts) int64 { return c.Samples }},
-		{"pitcrew.anomaly.unknown", "{sample}", "Values that were not judged: learning, set-up, another phase", func(c anomaly.Counts) int64 { return c.Unknown }},
-		{"pitcrew.anomaly.late", "{sample}", "Values that came twice or after a later one", func(c anomaly.Counts) int64 { return c.Late }},
-		{"pitcrew.anomaly.not_a_number", "{sample}", "Values that are no finite number", func(c anomaly.Counts) int64 { return c.NotANumber }},
-		{"pitcrew.anomaly.malformed", "{sample}", "Values without what identifies them, or of the future", func(c anomaly.Counts) int64 { return c.Malformed }},
-		{"pitcrew.anomaly.refused", "{sample}", "Values for which there was no room, and of other nodes", func(c anomaly.Counts) int64 { return c.Refused }},
-		{"pitcrew.anomaly.evicted", "{entity}", "GPUs and ranks forgotten at the bound", func(c anomaly.Counts) int64 { return c.Evicted }},
-		{"pitcrew.anomaly.clock_steps", "{step}", "Steps of the node's clock", func(c anomaly.Counts) int64 { return c.ClockSteps }},
-		{"pitcrew.anomaly.muted", "{finding}", "Findings held back by a mute", func(c anomaly.Counts) int64 { return c.Muted }},
-		{"pitcrew.anomaly.suppressed", "{finding}", "Findings of one signal beyond the node's budget of information", func(c anomaly.Counts) int64 { return c.Suppressed }},
+		{semconv.AnomalySamples, "{sample}", "Values of signals that are judged", func(c anomaly.Counts) int64 { return c.Samples }},
+		{semconv.AnomalyUnknown, "{sample}", "Values that were not judged: learning, set-up, another phase", func(c anomaly.Counts) int64 { return c.Unknown }},
+		{semconv.AnomalyLate, "{sample}", "Values that came twice or after a later one", func(c anomaly.Counts) int64 { return c.Late }},
+		{semconv.AnomalyNotANumber, "{sample}", "Values that are no finite number", func(c anomaly.Counts) int64 { return c.NotANumber }},
+		{semconv.AnomalyMalformed, "{sample}", "Values without what identifies them, or of the future", func(c anomaly.Counts) int64 { return c.Malformed }},
+		{semconv.AnomalyRefused, "{sample}", "Values for which there was no room, and of other nodes", func(c anomaly.Counts) int64 { return c.Refused }},
+		{semconv.AnomalyEvicted, "{entity}", "GPUs and ranks forgotten at the bound", func(c anomaly.Counts) int64 { return c.Evicted }},
+		{semconv.AnomalyClockSteps, "{step}", "Steps of the node's clock", func(c anomaly.Counts) int64 { return c.ClockSteps }},
+		{semconv.AnomalyMuted, "{finding}", "Findings held back by a mute", func(c anomaly.Counts) int64 { return c.Muted }},
+		{semconv.AnomalySuppressed, "{finding}", "Findings of one signal beyond the node's budget of information", func(c anomaly.Counts) int64 { return c.Suppressed }},
 	}
 	anomalyGauges = []struct {
 		name, unit, about string
 		of                func(anomaly.Counts) float64
 	}{
-		{"pitcrew.anomaly.series", "{series}", "Series that are held", func(c anomaly.Counts) float64 { return float64(c.Series) }},
-		{"pitcrew.anomaly.series.unknown", "1", "Share of the series whose last value could not be judged", func(c anomaly.Counts) float64 { return share(c.UnknownSeries, c.Series) }},
-		{"pitcrew.anomaly.coverage", "1", "Share of the catalogue's signals of the GPUs and ranks at hand that are said and judged", func(c anomaly.Counts) float64 {
+		{semconv.AnomalySeries, "{series}", "Series that are held", func(c anomaly.Counts) float64 { return float64(c.Series) }},
+		{semconv.AnomalySeriesUnknown, "1", "Share of the series whose last value could not be judged", func(c anomaly.Counts) float64 { return share(c.UnknownSeries, c.Series) }},
+		{semconv.AnomalyCoverage, "1", "Share of the catalogue's signals of the GPUs and ranks at hand that are said and judged", func(c anomaly.Counts) float64 {
 			return share(c.Series-c.UnknownSeries, c.Judgeable)
 		}},
-		{"pitcrew.anomaly.open", "{finding}", "Findings that are open or accepted", func(c anomaly.Counts) float64 { return float64(c.Open) }},
-		{"pitcrew.anomaly.bytes", "By", "State of the series", func(c anomaly.Counts) float64 { return float64(c.Bytes) }},
+		{semconv.AnomalyOpen, "{finding}", "Findings that are open or accepted", func(c anomaly.Counts) float64 { return float64(c.Open) }},
+		{semconv.AnomalyBytes, "By", "State of the series", func(c anomaly.Counts) float64 { return float64(c.Bytes) }},
 	}
 )
 
@@ -69,10 +70,10 @@ func (a *anomalies) measure(meter metric.Meter) (metric.Registration, error) {
 		gauges[i], err = meter.Float64ObservableGauge(m.name, metric.WithUnit(m.unit), metric.WithDescription(m.about))
 		keep(gauges[i], m.name, err)
 	}
-	onsets, err := meter.Int64ObservableCounter("pitcrew.anomaly.onsets", metric.WithUnit("{onset}"), metric.WithDescription("Onsets of findings, by signal"))
-	keep(onsets, "pitcrew.anomaly.onsets", err)
-	asked, err := meter.Float64ObservableCounter("pitcrew.anomaly.asked", metric.WithUnit("{onset}"), metric.WithDescription("False onsets that the asked rate allows in the time that was judged, by signal"))
-	keep(asked, "pitcrew.anomaly.asked", err)
+	onsets, err := meter.Int64ObservableCounter(semconv.AnomalyOnsets, metric.WithUnit("{onset}"), metric.WithDescription("Onsets of findings, by signal"))
+	keep(onsets, semconv.AnomalyOnsets, err)
+	asked, err := meter.Float64ObservableCounter(semconv.AnomalyAsked, metric.WithUnit("{onset}"), metric.WithDescription("False onsets that the asked rate allows in the time that was judged, by signal"))
+	keep(asked, semconv.AnomalyAsked, err)
 	if failed != nil {
 		return nil, failed
 	}
@@ -85,7 +86,7 @@ func (a *anomalies) measure(meter metric.Meter) (metric.Registration, error) {
 			o.ObserveFloat64(gauges[i], m.of(counts))
 		}
 		for _, s := range signals {
-			by := metric.WithAttributes(attribute.String("pitcrew.signal", s.Signal))
+			by := metric.WithAttributes(attribute.String(semconv.Signal, s.Signal))
 			o.ObserveInt64(onsets, s.Onsets, by)
 			o.ObserveFloat64(asked, s.Asked, by)
 		}

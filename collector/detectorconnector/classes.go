@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew/pitcrew/detector/durable"
 	"github.com/pitcrew/pitcrew/detector/job"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Classes bound what is remembered of workloads; 0 takes the default.
@@ -32,7 +33,7 @@ func (c *Classes) bounds(gateway string) class.Config {
 }
 
 // workMetric bears in its attributes what a rank runs and on what.
-const workMetric = "pitcrew.train.info"
+const workMetric = semconv.TrainInfo
 
 // told is what a rank says of its work.
 type told struct {
@@ -52,7 +53,7 @@ func worksOf(rm pmetric.ResourceMetrics) (works []told) {
 				a := both{p.Attributes(), res}
 				s := stepOf(a, p.Timestamp().AsTime())
 				works = append(works, told{s.Job, s.Target, job.Work{
-					Workload: a.text("pitcrew.workload"), GPU: a.text("hw.model"), Driver: a.text("hw.driver_version"), Framework: a.text("pitcrew.framework"),
+					Workload: a.text(semconv.Workload), GPU: a.text(semconv.HWModel), Driver: a.text(semconv.HWDriverVersion), Framework: a.text(semconv.Framework),
 				}})
 			}
 		}

@@ -20,9 +20,9 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // learner is a gateway that keeps its classes in a file, on a clock of its own.
@@ -132,7 +132,7 @@ func (l *learner) said() (words []string, es []event.Event) {
 			if err != nil {
 				l.t.Fatal(err)
 			}
-			if only, ok := r.Attributes().Get(findings.AttrConditionOnly); ok && only.Bool() {
+			if only, ok := r.Attributes().Get(semconv.ConditionOnly); ok && only.Bool() {
 				l.listed = append(l.listed, e)
 				continue
 			}

@@ -5,9 +5,10 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/job"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
-const enqueuedMetric = "pitcrew.train.collective.enqueued"
+const enqueuedMetric = semconv.TrainCollectiveEnqueued
 
 // claim is what a rank says of one of its process groups.
 type claim struct {
@@ -34,7 +35,7 @@ func collectivesOf(rm pmetric.ResourceMetrics) (claims []claim) {
 				a := both{p.Attributes(), res}
 				s := stepOf(a, p.Timestamp().AsTime())
 				claims = append(claims, claim{s.Job, s.Target, job.Collective{
-					Group: short(a, "pitcrew.process_group.name"), Op: short(a, "pitcrew.collective.op"), Enqueued: n,
+					Group: short(a, semconv.ProcessGroupName), Op: short(a, semconv.CollectiveOp), Enqueued: n,
 				}})
 			}
 		}

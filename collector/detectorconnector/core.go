@@ -20,6 +20,7 @@ import (
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/rules"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 const (
@@ -127,11 +128,11 @@ func (c *core) Shutdown(context.Context) error {
 // engine gives the engine of the node that the resource names; nil beyond the bound. The caller holds mu.
 func (c *core) engine(res pcommon.Map) *detector.Engine {
 	id := c.self
-	if v := text(res, "k8s.cluster.name"); v != "" {
+	if v := text(res, semconv.K8sClusterName); v != "" {
 		id.cluster = v
 	}
-	if v := text(res, "k8s.node.name"); v != "" && v != id.node {
-		id.node, id.boot = v, text(res, "host.boot.id")
+	if v := text(res, semconv.K8sNodeName); v != "" && v != id.node {
+		id.node, id.boot = v, text(res, semconv.HostBootID)
 	}
 	if e, ok := c.engines[id]; ok {
 		return e

@@ -23,6 +23,7 @@ import (
 	"github.com/pitcrew/pitcrew/detector/job"
 	"github.com/pitcrew/pitcrew/detector/statement"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Jobs bounds the comparison of ranks. The connector's node is the gateway's own name then.
@@ -211,12 +212,12 @@ func (j *jobs) emit(ctx context.Context, find func() []finding.Finding) {
 
 // stepMetrics say where each metric goes in a sample.
 var stepMetrics = map[string]func(*job.Sample, float64){
-	"pitcrew.train.step":               func(s *job.Sample, v float64) { s.Step = int64(max(-1, min(v, 1<<62))) },
-	"pitcrew.train.step.duration":      func(s *job.Sample, v float64) { s.Duration = v },
-	"pitcrew.train.compute.duration":   func(s *job.Sample, v float64) { s.Compute = v },
-	"pitcrew.train.communication.wait": func(s *job.Sample, v float64) { s.Wait = v },
-	"pitcrew.train.launch.latency":     func(s *job.Sample, v float64) { s.Launch = v },
-	"pitcrew.train.throughput":         func(s *job.Sample, v float64) { s.Rate = v },
+	semconv.TrainStep:              func(s *job.Sample, v float64) { s.Step = int64(max(-1, min(v, 1<<62))) },
+	semconv.TrainStepDuration:      func(s *job.Sample, v float64) { s.Duration = v },
+	semconv.TrainComputeDuration:   func(s *job.Sample, v float64) { s.Compute = v },
+	semconv.TrainCommunicationWait: func(s *job.Sample, v float64) { s.Wait = v },
+	semconv.TrainLaunchLatency:     func(s *job.Sample, v float64) { s.Launch = v },
+	semconv.TrainThroughput:        func(s *job.Sample, v float64) { s.Rate = v },
 }
 
 // stepKey tells one step of one rank: all its points have the same time.
@@ -241,7 +242,7 @@ func stepsOf(rm pmetric.ResourceMetrics) (samples []job.Sample) {
 					continue
 				}
 				a := both{p.Attributes(), res}
-				k := stepKey{short(a, "k8s.pod.uid"), a.number("pitcrew.rank", -1), a.number("pitcrew.attempt", 0), p.Timestamp()}
+				k := stepKey{short(a, semconv.K8sPodUID), a.number(semconv.Rank, -1), a.number(semconv.Attempt, 0), p.Timestamp()}
 				i, ok := at[k]
 				if !ok {
 					i = len(samples)
@@ -264,11 +265,11 @@ func stepOf(a both, at time.Time) job.Sample {
 	nan := math.NaN()
 	t := rankTarget(a)
 	t = event.Target{
-		Node: short(a, "k8s.node.name"), PodUID: short(a, "k8s.pod.uid"), Namespace: short(a, "k8s.namespace.name"), Pod: short(a, "k8s.pod.name"),
-		GPU: short(a, "hw.id"), Rank: t.Rank, LocalRank: t.LocalRank, WorldSize: t.WorldSize, Attempt: t.Attempt,
+		Node: short(a, semconv.K8sNodeName), PodUID: short(a, semconv.K8sPodUID), Namespace: short(a, semconv.K8sNamespaceName), Pod: short(a, semconv.K8sPodName),
+		GPU: short(a, semconv.HWID), Rank: t.Rank, LocalRank: t.LocalRank, WorldSize: t.WorldSize, Attempt: t.Attempt,
 	}
 	return job.Sample{
-		Job: a.text("pitcrew.job.uid"), Role: roleOf(a), Target: t, Step: -1, Time: at,
+		Job: a.text(semconv.JobUID), Role: roleOf(a), Target: t, Step: -1, Time: at,
 		Duration: nan, Wait: nan, Compute: nan, Launch: nan, Rate: nan,
 	}
 }
@@ -277,7 +278,7 @@ func stepOf(a both, at time.Time) job.Sample {
 var roleAttributes = []string{"pitcrew.pipeline.stage", "pitcrew.tensor.index", "pitcrew.worker.type"}
 
 func roleOf(a both) string {
-	if role := a.text("pitcrew.role"); role != "" {
+	if role := a.text(semconv.Role); role != "" {
 		return role
 	}
 	var parts []string

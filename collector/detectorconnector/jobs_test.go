@@ -17,8 +17,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
-	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // gateway is the connector with scope jobs, and a job of eight ranks on four nodes that sends to it as agents do: once a second what
@@ -120,10 +120,10 @@ func (g *gateway) said() (es []event.Event) {
 			if err != nil {
 				g.t.Fatal(err)
 			}
-			if key, ok := r.Attributes().Get(findings.AttrKey); !ok || !strings.HasPrefix(key.Str(), e.Data.Cause.Signal()+" ") {
+			if key, ok := r.Attributes().Get(semconv.ConditionKey); !ok || !strings.HasPrefix(key.Str(), e.Data.Cause.Signal()+" ") {
 				g.t.Errorf("%s is listed as %q", e.Data.Cause.Signal(), key.AsString())
 			}
-			if only, ok := r.Attributes().Get(findings.AttrConditionOnly); !ok || !only.Bool() {
+			if only, ok := r.Attributes().Get(semconv.ConditionOnly); !ok || !only.Bool() {
 				es = append(es, e)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 type logsSkin struct{ skin }
@@ -41,36 +42,36 @@ func (c *core) judgeLogs(ld plog.Logs) (found []finding.Finding) {
 
 // logEvents are the records that are read, by EventName.
 var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) []finding.Finding{
-	"pitcrew.kernel.xid":          kernel("xid"),
-	"pitcrew.kernel.sxid":         kernel("sxid"),
-	"pitcrew.kernel.gpu_lost":     kernel("gpu_lost"),
-	"pitcrew.kernel.gpu_init":     kernel("gpu_init"),
-	"pitcrew.kernel.gsp":          kernel("gsp"),
-	"pitcrew.kernel.aer":          kernel("aer"),
-	"pitcrew.kernel.mlx5":         kernel("mlx5"),
-	"pitcrew.kernel.lines_lost":   kernel("lines_lost"),
-	"pitcrew.kernel.log":          kernelLog,
-	"pitcrew.dcgm.violation":      violation,
-	"pitcrew.gpu.process":         process(false),
-	"pitcrew.gpu.process_ended":   process(true),
-	"pitcrew.fabric.port":         port,
-	"pitcrew.nvlink.transition":   link,
-	"pitcrew.train.rank_exited":   exit(false),
-	"pitcrew.train.rank_attached": exit(true),
-	"pitcrew.train.collectives":   collective,
+	semconv.EventKernelXID:         kernel("xid"),
+	semconv.EventKernelSXID:        kernel("sxid"),
+	semconv.EventKernelGPULost:     kernel("gpu_lost"),
+	semconv.EventKernelGPUInit:     kernel("gpu_init"),
+	semconv.EventKernelGSP:         kernel("gsp"),
+	semconv.EventKernelAER:         kernel("aer"),
+	semconv.EventKernelMlx5:        kernel("mlx5"),
+	semconv.EventKernelLinesLost:   kernel("lines_lost"),
+	semconv.EventKernelLog:         kernelLog,
+	semconv.EventDCGMViolation:     violation,
+	semconv.EventGPUProcess:        process(false),
+	semconv.EventGPUProcessEnded:   process(true),
+	semconv.EventFabricPort:        port,
+	semconv.EventNVLinkTransition:  link,
+	semconv.EventTrainRankExited:   exit(false),
+	semconv.EventTrainRankAttached: exit(true),
+	semconv.EventTrainCollectives:  collective,
 }
 
 func kernel(kind string) func(*core, *detector.Engine, both, plog.LogRecord) []finding.Finding {
 	return func(c *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 		k := detector.Kernel{
-			Kind: kind, Code: int(a.number("pitcrew.xid.code", 0)), Time: when(r), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), MIG: a.text("pitcrew.mig"), PodUID: a.text("k8s.pod.uid"),
-			Raw: r.Body().AsString(), BootID: a.text("pitcrew.boot_id"), Seq: a.number("pitcrew.kmsg.seq", 0), Count: int(a.number("pitcrew.count", 0)),
-			Name: a.text("pitcrew.xid.name"), Severity: event.Severity(a.text("pitcrew.severity")), Advice: a.text("pitcrew.advice"),
-			Clears: int(a.number("pitcrew.xid.clears", 0)),
+			Kind: kind, Code: int(a.number(semconv.XIDCode, 0)), Time: when(r), GPU: a.text(semconv.HWID), PCI: a.text(semconv.HWPCI), MIG: a.text(semconv.MIG), PodUID: a.text(semconv.K8sPodUID),
+			Raw: r.Body().AsString(), BootID: a.text(semconv.BootID), Seq: a.number(semconv.KmsgSeq, 0), Count: int(a.number(semconv.Count, 0)),
+			Name: a.text(semconv.XIDName), Severity: event.Severity(a.text(semconv.Severity)), Advice: a.text(semconv.Advice),
+			Clears: int(a.number(semconv.XIDClears, 0)),
 		}
-		k.Fatal, k.Said = a.flag("pitcrew.fatal")
-		k.Echo, k.Burst = a.flag("pitcrew.burst.echo")
-		k.History, _ = a.flag("pitcrew.history")
+		k.Fatal, k.Said = a.flag(semconv.Fatal)
+		k.Echo, k.Burst = a.flag(semconv.BurstEcho)
+		k.History, _ = a.flag(semconv.History)
 		if k.GPU == "" {
 			k.GPU = c.uuids[k.PCI]
 		}
@@ -79,7 +80,7 @@ func kernel(kind string) func(*core, *detector.Engine, both, plog.LogRecord) []f
 }
 
 func kernelLog(_ *core, e *detector.Engine, a both, _ plog.LogRecord) []finding.Finding {
-	readable, said := a.flag("pitcrew.kernel.log.readable")
+	readable, said := a.flag(semconv.KernelLogReadable)
 	if !said {
 		return nil
 	}
@@ -88,32 +89,32 @@ func kernelLog(_ *core, e *detector.Engine, a both, _ plog.LogRecord) []finding.
 
 // violation takes in an Xid that DCGM's policy tells. What the others tell is judged by the values that are read live right after them.
 func violation(_ *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
-	if a.text("pitcrew.policy") != "xid" {
+	if a.text(semconv.Policy) != "xid" {
 		return nil
 	}
 	return e.Sighted(detector.Sighting{
-		Code: int(a.number("pitcrew.xid.code", 0)), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), Time: when(r), Signal: "DCGM policy", Raw: r.Body().AsString(),
+		Code: int(a.number(semconv.XIDCode, 0)), GPU: a.text(semconv.HWID), PCI: a.text(semconv.HWPCI), Time: when(r), Signal: "DCGM policy", Raw: r.Body().AsString(),
 	})
 }
 
 func exit(attached bool) func(*core, *detector.Engine, both, plog.LogRecord) []finding.Finding {
 	return func(_ *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 		x := detector.Exit{
-			Target: rankTarget(a), Time: when(r), Attached: attached, Code: int(a.number("pitcrew.exit.code", -1)), Signal: int(a.number("pitcrew.exit.signal", 0)),
-			Error: a.text("pitcrew.error"), Step: a.number("pitcrew.step", -1), PID: int(a.number("process.pid", 0)), Start: a.text("process.creation.time"),
+			Target: rankTarget(a), Time: when(r), Attached: attached, Code: int(a.number(semconv.ExitCode, -1)), Signal: int(a.number(semconv.ExitSignal, 0)),
+			Error: a.text(semconv.Error), Step: a.number(semconv.Step, -1), PID: int(a.number(semconv.ProcessPID, 0)), Start: a.text(semconv.ProcessCreationTime),
 		}
-		x.Told, _ = a.flag("pitcrew.exit.told")
-		x.Clean, _ = a.flag("pitcrew.exit.clean")
-		x.History, _ = a.flag("pitcrew.history")
+		x.Told, _ = a.flag(semconv.ExitTold)
+		x.Clean, _ = a.flag(semconv.ExitClean)
+		x.History, _ = a.flag(semconv.History)
 		return e.Exit(x)
 	}
 }
 
 func collective(_ *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 	return e.Collective(detector.Collective{
-		Target: rankTarget(a), Time: when(r), Group: a.text("pitcrew.process_group.name"), Desc: a.text("pitcrew.process_group.desc"),
-		Step: a.number("pitcrew.step", -1), Enqueued: a.number("pitcrew.collective.enqueued", -1), Completed: a.number("pitcrew.collective.completed", -1),
-		Op: a.text("pitcrew.collective.op"),
+		Target: rankTarget(a), Time: when(r), Group: a.text(semconv.ProcessGroupName), Desc: a.text(semconv.ProcessGroupDesc),
+		Step: a.number(semconv.Step, -1), Enqueued: a.number(semconv.CollectiveEnqueued, -1), Completed: a.number(semconv.CollectiveCompleted, -1),
+		Op: a.text(semconv.CollectiveOp),
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 type metricsSkin struct{ skin }
@@ -40,7 +41,7 @@ func (c *core) judgeMetrics(md pmetric.Metrics) (found []finding.Finding) {
 		for _, sm := range rm.ScopeMetrics().All() {
 			for _, m := range sm.Metrics().All() {
 				name := m.Name()
-				if name == "pitcrew.gpu.info" || name == "pitcrew.gpu.mig.info" {
+				if name == semconv.GPUInfo || name == semconv.GPUMIGInfo {
 					c.learn(m)
 				}
 				set, isRank := rankMetrics[name]
@@ -78,15 +79,15 @@ func (c *core) learn(info pmetric.Metric) {
 	by := map[string][]podresources.Holder{}
 	for _, p := range points(info).All() {
 		a := both{own: p.Attributes(), res: p.Attributes()}
-		if gpu := a.text("hw.parent"); gpu != "" {
-			c.pods.LearnInstance(a.text("pitcrew.mig.uuid"), gpu, a.text("pitcrew.mig"))
+		if gpu := a.text(semconv.HWParent); gpu != "" {
+			c.pods.LearnInstance(a.text(semconv.MIGUUID), gpu, a.text(semconv.MIG))
 			continue
 		}
-		id := a.text("hw.id")
-		if n := a.number("pitcrew.gpu.index", -1); id != "" && n >= 0 {
+		id := a.text(semconv.HWID)
+		if n := a.number(semconv.GPUIndex, -1); id != "" && n >= 0 {
 			c.pods.Learn(id, int(n))
 		}
-		if h := (podresources.Holder{Namespace: a.text("k8s.namespace.name"), Pod: a.text("k8s.pod.name"), Container: a.text("k8s.container.name")}); id != "" && h.Pod != "" {
+		if h := (podresources.Holder{Namespace: a.text(semconv.K8sNamespaceName), Pod: a.text(semconv.K8sPodName), Container: a.text(semconv.K8sContainerName)}); id != "" && h.Pod != "" {
 			by[id] = append(by[id], h)
 		}
 	}
@@ -115,11 +116,11 @@ func value(p pmetric.NumberDataPoint) float64 {
 
 // rankMetrics says where each metric goes in a rank's sample.
 var rankMetrics = map[string]func(*detector.Rank, float64){
-	"pitcrew.train.step":          func(r *detector.Rank, v float64) { r.Step = int64(v) },
-	"pitcrew.train.step.age":      func(r *detector.Rank, v float64) { r.StepAge = v },
-	"pitcrew.train.step.duration": func(r *detector.Rank, v float64) { r.Durations = append(r.Durations, v) },
-	"pitcrew.train.heartbeat.age": func(r *detector.Rank, v float64) { r.HeartbeatAge = v },
-	"pitcrew.train.section":       func(r *detector.Rank, v float64) { r.Section = int(v) },
+	semconv.TrainStep:         func(r *detector.Rank, v float64) { r.Step = int64(v) },
+	semconv.TrainStepAge:      func(r *detector.Rank, v float64) { r.StepAge = v },
+	semconv.TrainStepDuration: func(r *detector.Rank, v float64) { r.Durations = append(r.Durations, v) },
+	semconv.TrainHeartbeatAge: func(r *detector.Rank, v float64) { r.HeartbeatAge = v },
+	semconv.TrainSection:      func(r *detector.Rank, v float64) { r.Section = int(v) },
 }
 
 type rankKey struct {
@@ -137,7 +138,7 @@ type gang struct {
 
 func (g *gang) put(p pmetric.NumberDataPoint, set func(*detector.Rank, float64)) {
 	attrs := both{p.Attributes(), g.res}
-	k := rankKey{attrs.text("k8s.pod.uid"), attrs.number("pitcrew.rank", -1), attrs.number("pitcrew.attempt", 0)}
+	k := rankKey{attrs.text(semconv.K8sPodUID), attrs.number(semconv.Rank, -1), attrs.number(semconv.Attempt, 0)}
 	i, ok := g.at[k]
 	if !ok {
 		i = len(g.samples)
@@ -155,10 +156,10 @@ func (g *gang) put(p pmetric.NumberDataPoint, set func(*detector.Rank, float64))
 
 func rankTarget(a both) event.Target {
 	t := event.Target{
-		PodUID: a.text("k8s.pod.uid"), Namespace: a.text("k8s.namespace.name"), Pod: a.text("k8s.pod.name"), GPU: a.text("hw.id"),
-		WorldSize: int(a.number("pitcrew.world_size", 0)),
+		PodUID: a.text(semconv.K8sPodUID), Namespace: a.text(semconv.K8sNamespaceName), Pod: a.text(semconv.K8sPodName), GPU: a.text(semconv.HWID),
+		WorldSize: int(a.number(semconv.WorldSize, 0)),
 	}
-	for name, to := range map[string]**int{"pitcrew.rank": &t.Rank, "pitcrew.local_rank": &t.LocalRank, "pitcrew.attempt": &t.Attempt} {
+	for name, to := range map[string]**int{semconv.Rank: &t.Rank, semconv.LocalRank: &t.LocalRank, semconv.Attempt: &t.Attempt} {
 		if v := a.number(name, -1); v >= 0 {
 			n := int(v)
 			*to = &n
@@ -169,12 +170,12 @@ func rankTarget(a both) event.Target {
 
 func (c *core) gpuValue(metric string, res pcommon.Map, p pmetric.NumberDataPoint) detector.Value {
 	a := both{p.Attributes(), res}
-	v := detector.Value{Metric: metric, Maker: text(p.Attributes(), "hw.vendor"), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), Kind: a.text("error.type"), Time: p.Timestamp().AsTime(), V: value(p)}
+	v := detector.Value{Metric: metric, Maker: text(p.Attributes(), "hw.vendor"), GPU: a.text(semconv.HWID), PCI: a.text(semconv.HWPCI), Kind: a.text(semconv.ErrorType), Time: p.Timestamp().AsTime(), V: value(p)}
 	if v.PCI != "" && v.GPU != "" && len(c.uuids) < detector.DefaultMaxSeries {
 		c.uuids[v.PCI] = v.GPU
 	}
 	if v.Kind == "" {
-		v.Kind = a.text("pitcrew.gpu.health.system")
+		v.Kind = a.text(semconv.GPUHealthSystem)
 	}
 	var b strings.Builder
 	b.Grow(96) // what most take: an UUID and a word or two
@@ -193,13 +194,13 @@ func (c *core) gpuValue(metric string, res pcommon.Map, p pmetric.NumberDataPoin
 
 // linkKinds are the attributes that tell values of one metric of links apart.
 var linkKinds = map[string]string{
-	"pitcrew.nvlink.links": "pitcrew.nvlink.state", "pitcrew.gpu.nvlink.errors": "pitcrew.nvlink.error", "pitcrew.nvswitch.link.errors": "pitcrew.nvlink.error",
-	"pitcrew.gpu.nvlink5.recoveries": "pitcrew.nvlink.recovery", "pitcrew.nvswitch.sxid": "pitcrew.sxid.class", "pitcrew.fabric.errors": "error.type",
+	semconv.NVLinkLinks: semconv.NVLinkState, semconv.GPUNVLinkErrors: semconv.NVLinkError, semconv.NVSwitchLinkErrors: semconv.NVLinkError,
+	semconv.GPUNVLink5Recoveries: semconv.NVLinkRecovery, semconv.NVSwitchSXID: semconv.SXIDClass, semconv.FabricErrors: semconv.ErrorType,
 }
 
 func linkValue(metric string, res pcommon.Map, p pmetric.NumberDataPoint) detector.LinkValue {
 	a := both{p.Attributes(), res}
-	v := detector.LinkValue{Metric: metric, ID: a.text("hw.id"), PCI: a.text("hw.pci"), Number: int(a.number("pitcrew.nvlink.link", -1)), V: value(p)}
+	v := detector.LinkValue{Metric: metric, ID: a.text(semconv.HWID), PCI: a.text(semconv.HWPCI), Number: int(a.number(semconv.NVLinkLink, -1)), V: value(p)}
 	if key := linkKinds[metric]; key != "" {
 		v.Kind = a.text(key)
 	}

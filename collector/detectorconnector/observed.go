@@ -5,6 +5,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/finding"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // process takes in a sight of a process that has a GPU open. Whether its pod was given the GPU, the kubelet's last answer says: a pod of
@@ -12,9 +13,9 @@ import (
 func process(ended bool) func(*core, *detector.Engine, both, plog.LogRecord) []finding.Finding {
 	return func(c *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 		p := detector.Process{
-			PID: int(a.number("process.pid", 0)), Start: a.number("pitcrew.process.start", 0), Name: a.text("process.executable.name"),
-			Command: a.text("process.command_line"), GPU: a.text("hw.id"), PCI: a.text("hw.pci"), PodUID: a.text("k8s.pod.uid"),
-			Namespace: a.text("k8s.namespace.name"), Pod: a.text("k8s.pod.name"), Container: a.text("k8s.container.name"), Time: when(r), Ended: ended,
+			PID: int(a.number(semconv.ProcessPID, 0)), Start: a.number(semconv.ProcessStart, 0), Name: a.text(semconv.ProcessExecutableName),
+			Command: a.text(semconv.ProcessCommandLine), GPU: a.text(semconv.HWID), PCI: a.text(semconv.HWPCI), PodUID: a.text(semconv.K8sPodUID),
+			Namespace: a.text(semconv.K8sNamespaceName), Pod: a.text(semconv.K8sPodName), Container: a.text(semconv.K8sContainerName), Time: when(r), Ended: ended,
 		}
 		if p.PodUID != "" && p.Pod == "" {
 			p.Namespace, p.Pod, _ = c.pods.PodOfUID(p.PodUID)
@@ -30,12 +31,12 @@ func process(ended bool) func(*core, *detector.Engine, both, plog.LogRecord) []f
 // port takes in a change of a port of the fabric.
 func port(_ *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
 	return e.Port(detector.Port{
-		Device: a.text("hw.name"), Number: a.number("pitcrew.fabric.port", 0), Layer: a.text("pitcrew.fabric.layer"), State: a.text("pitcrew.fabric.state"),
-		Before: a.text("pitcrew.fabric.state.before"), PCI: a.text("hw.pci"), Time: when(r), Downs: a.number("pitcrew.count", 0),
+		Device: a.text(semconv.HWName), Number: a.number(semconv.FabricPort, 0), Layer: a.text(semconv.FabricLayer), State: a.text(semconv.FabricState),
+		Before: a.text(semconv.FabricStateBefore), PCI: a.text(semconv.HWPCI), Time: when(r), Downs: a.number(semconv.Count, 0),
 	})
 }
 
 // link takes in that an NVLink changed its state.
 func link(_ *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
-	return e.LinkChanged(a.text("hw.id"), int(a.number("pitcrew.nvlink.link", -1)), a.text("pitcrew.nvlink.to"), when(r))
+	return e.LinkChanged(a.text(semconv.HWID), int(a.number(semconv.NVLinkLink, -1)), a.text(semconv.NVLinkTo), when(r))
 }

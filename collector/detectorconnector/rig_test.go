@@ -19,8 +19,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.uber.org/goleak"
 
-	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func TestMain(m *testing.M) {
@@ -103,10 +103,10 @@ func (r *rig) found(t *testing.T) (es []event.Event, signals []string) {
 						t.Errorf("EventName %q, event's type %q", rec.EventName(), e.Type)
 					}
 					s := e.Data.Cause.Signal()
-					if _, only := rec.Attributes().Get(findings.AttrConditionOnly); only {
+					if _, only := rec.Attributes().Get(semconv.ConditionOnly); only {
 						s = "~" + s
 					}
-					if active, _ := rec.Attributes().Get(findings.AttrActive); !active.Bool() {
+					if active, _ := rec.Attributes().Get(semconv.ConditionActive); !active.Bool() {
 						s = "-" + s
 					}
 					es, signals = append(es, e), append(signals, s)

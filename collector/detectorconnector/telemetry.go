@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // selfMetrics are the engine's counts as the collector's own metrics (metadata.yaml).
@@ -18,15 +19,15 @@ var ownMetrics = []struct {
 	name, unit, about string
 	of                func(detector.Counts) int64
 }{
-	{"pitcrew.detector.samples", "{sample}", "Values and records judged", func(c detector.Counts) int64 { return c.Samples }},
-	{"pitcrew.detector.findings", "{finding}", "Findings made", func(c detector.Counts) int64 { return c.Findings }},
-	{"pitcrew.detector.history", "{record}", "Kernel lines of before, not published", func(c detector.Counts) int64 { return c.History }},
-	{"pitcrew.detector.echoes", "{record}", "Kernel lines and Xids of DCGM that only follow from another, or say what was said", func(c detector.Counts) int64 { return c.Echoes }},
-	{"pitcrew.detector.trifles", "{record}", "Kernel lines without a code that the table calls information", func(c detector.Counts) int64 { return c.Trifles }},
-	{"pitcrew.detector.suppressed", "{record}", "Repeated kernel lines beyond the budget of their key", func(c detector.Counts) int64 { return c.Suppressed }},
-	{"pitcrew.detector.malformed", "{record}", "Samples without what identifies them", func(c detector.Counts) int64 { return c.Malformed }},
-	{"pitcrew.detector.stale", "{sample}", "Samples of superseded attempts", func(c detector.Counts) int64 { return c.Stale }},
-	{"pitcrew.detector.evicted", "{series}", "Series and findings dropped at the bound", func(c detector.Counts) int64 { return c.Evicted }},
+	{semconv.DetectorSamples, "{sample}", "Values and records judged", func(c detector.Counts) int64 { return c.Samples }},
+	{semconv.DetectorFindings, "{finding}", "Findings made", func(c detector.Counts) int64 { return c.Findings }},
+	{semconv.DetectorHistory, "{record}", "Kernel lines of before, not published", func(c detector.Counts) int64 { return c.History }},
+	{semconv.DetectorEchoes, "{record}", "Kernel lines and Xids of DCGM that only follow from another, or say what was said", func(c detector.Counts) int64 { return c.Echoes }},
+	{semconv.DetectorTrifles, "{record}", "Kernel lines without a code that the table calls information", func(c detector.Counts) int64 { return c.Trifles }},
+	{semconv.DetectorSuppressed, "{record}", "Repeated kernel lines beyond the budget of their key", func(c detector.Counts) int64 { return c.Suppressed }},
+	{semconv.DetectorMalformed, "{record}", "Samples without what identifies them", func(c detector.Counts) int64 { return c.Malformed }},
+	{semconv.DetectorStale, "{sample}", "Samples of superseded attempts", func(c detector.Counts) int64 { return c.Stale }},
+	{semconv.DetectorEvicted, "{series}", "Series and findings dropped at the bound", func(c detector.Counts) int64 { return c.Evicted }},
 }
 
 func newSelfMetrics(set component.TelemetrySettings, sum func() (detector.Counts, int64), a *anomalies) (*selfMetrics, error) {
@@ -40,7 +41,7 @@ func newSelfMetrics(set component.TelemetrySettings, sum func() (detector.Counts
 		}
 		counters[i], all = c, append(all, c)
 	}
-	lost, err := meter.Int64ObservableCounter("pitcrew.detector.lost", metric.WithUnit("{finding}"), metric.WithDescription("Findings dropped because the next consumer kept refusing"))
+	lost, err := meter.Int64ObservableCounter(semconv.DetectorLost, metric.WithUnit("{finding}"), metric.WithDescription("Findings dropped because the next consumer kept refusing"))
 	if err != nil {
 		return nil, fmt.Errorf("metric pitcrew.detector.lost: %w", err)
 	}

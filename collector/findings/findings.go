@@ -11,14 +11,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
-)
-
-// Attributes of a record, beside the event in its body.
-const (
-	AttrKey           = "pitcrew.condition.key"
-	AttrActive        = "pitcrew.condition.active"
-	AttrConditionOnly = "pitcrew.condition.only" // no event to publish: the condition alone
-	AttrBootID        = "host.boot.id"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Records makes a record of each finding. A finding that is no valid event is left out, and named in the error.
@@ -38,12 +31,12 @@ func Records(found []finding.Finding) (plog.Logs, error) {
 		r.Body().SetEmptyBytes().FromRaw(raw)
 		a := r.Attributes()
 		if f.Key != "" { // what a rule found has none
-			a.PutStr(AttrKey, f.Key)
+			a.PutStr(semconv.ConditionKey, f.Key)
 		}
-		a.PutBool(AttrActive, f.Active)
-		a.PutStr(AttrBootID, f.BootID)
+		a.PutBool(semconv.ConditionActive, f.Active)
+		a.PutStr(semconv.HostBootID, f.BootID)
 		if f.ConditionOnly {
-			a.PutBool(AttrConditionOnly, true)
+			a.PutBool(semconv.ConditionOnly, true)
 		}
 	}
 	return logs, errors.Join(errs...)

@@ -13,6 +13,8 @@ import (
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // ScopeName is the scope of the points that this processor adds.
@@ -34,14 +36,14 @@ func times(f float64) func(float64, rank, float64) (float64, bool) {
 // names are Megatron-Core's metrics (megatron/core/telemetry/training_metrics.py and its observability guide, 2026). A step's
 // duration is a histogram there: its mean over the interval is told. learning_rate has no counterpart.
 var names = map[string]name{
-	"megatron.training.step_duration_ms":    {to: "pitcrew.train.step.duration", unit: "s", value: times(1e-3)},
-	"megatron.training.loss":                {to: "pitcrew.train.loss", unit: "1", value: times(1)},
-	"megatron.training.grad_norm":           {to: "pitcrew.train.grad_norm", unit: "1", value: times(1)},
-	"megatron.training.skipped_iters":       {to: "pitcrew.train.nonfinite", unit: "{value}", counter: true, value: times(1)},
-	"megatron.training.memory_allocated_gb": {to: "pitcrew.train.memory.peak", unit: "By", value: times(1e9)},
-	"megatron.training.tokens_per_sec": {to: "pitcrew.train.throughput", unit: "1/s", attr: [2]string{"pitcrew.unit", "tokens"},
+	"megatron.training.step_duration_ms":    {to: semconv.TrainStepDuration, unit: "s", value: times(1e-3)},
+	"megatron.training.loss":                {to: semconv.TrainLoss, unit: "1", value: times(1)},
+	"megatron.training.grad_norm":           {to: semconv.TrainGradNorm, unit: "1", value: times(1)},
+	"megatron.training.skipped_iters":       {to: semconv.TrainNonfinite, unit: "{value}", counter: true, value: times(1)},
+	"megatron.training.memory_allocated_gb": {to: semconv.TrainMemoryPeak, unit: "By", value: times(1e9)},
+	"megatron.training.tokens_per_sec": {to: semconv.TrainThroughput, unit: "1/s", attr: [2]string{semconv.Unit, "tokens"},
 		value: func(v float64, r rank, _ float64) (float64, bool) { return v / float64(r.world), r.world > 0 }}, // of the whole job there
-	"megatron.training.throughput_tflops": {to: "pitcrew.train.mfu", unit: "1",
+	"megatron.training.throughput_tflops": {to: semconv.TrainMFU, unit: "1",
 		value: func(v float64, _ rank, peak float64) (float64, bool) { return v / peak, peak > 0 }},
 }
 
@@ -72,8 +74,8 @@ func rankOf(res pcommon.Map) (rank, bool) {
 		return missing
 	}
 	r := rank{
-		rank: number(-1, maxRank, "pitcrew.rank", "nv.dl.rank", "dl.rank"), local: number(-1, maxRank, "pitcrew.local_rank", "nv.dl.local_rank", "dl.local_rank"),
-		world: number(0, maxRank, "pitcrew.world_size", "nv.dl.world_size", "dl.world_size"),
+		rank: number(-1, maxRank, semconv.Rank, "nv.dl.rank", "dl.rank"), local: number(-1, maxRank, semconv.LocalRank, "nv.dl.local_rank", "dl.local_rank"),
+		world: number(0, maxRank, semconv.WorldSize, "nv.dl.world_size", "dl.world_size"),
 	}
 	if id, ok := res.Get("service.instance.id"); ok && r.rank < 0 {
 		if _, n, found := strings.Cut(id.AsString(), "-rank"); found {
@@ -108,7 +110,7 @@ func newTranslator(peak float64, now func() time.Time) *translator {
 
 // notTheirs are attributes of a resource by which a training process would speak for another node, boot, attempt or GPU. It has no say in
 // them: what comes by its door is of this node, and the attempt that a launcher's rank is in is known from its ring.
-var notTheirs = []string{"k8s.cluster.name", "k8s.node.name", "host.boot.id", "pitcrew.attempt", "hw.id", "hw.pci"}
+var notTheirs = []string{semconv.K8sClusterName, semconv.K8sNodeName, semconv.HostBootID, semconv.Attempt, semconv.HWID, semconv.HWPCI}
 
 // maxClaim bounds, in bytes, what is taken of a resource's attribute: it may be kept with the rank. Kubernetes' names are shorter.
 const maxClaim = 256
@@ -164,15 +166,15 @@ func (t *translator) metric(to pmetric.ScopeMetrics, res pcommon.Map, r rank, n 
 		} else {
 			p.SetDoubleValue(ours)
 		}
-		p.Attributes().PutInt("pitcrew.rank", r.rank)
+		p.Attributes().PutInt(semconv.Rank, r.rank)
 		if r.local >= 0 {
-			p.Attributes().PutInt("pitcrew.local_rank", r.local)
+			p.Attributes().PutInt(semconv.LocalRank, r.local)
 		}
 		if r.world > 0 {
-			p.Attributes().PutInt("pitcrew.world_size", r.world)
+			p.Attributes().PutInt(semconv.WorldSize, r.world)
 		}
-		if pod, ok := res.Get("k8s.pod.uid"); ok {
-			p.Attributes().PutStr("k8s.pod.uid", pod.AsString())
+		if pod, ok := res.Get(semconv.K8sPodUID); ok {
+			p.Attributes().PutStr(semconv.K8sPodUID, pod.AsString())
 		}
 		if n.attr[0] != "" {
 			p.Attributes().PutStr(n.attr[0], n.attr[1])

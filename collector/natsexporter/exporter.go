@@ -18,8 +18,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/bus"
-	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 const sayMissingAfter = 2 * time.Second // that NATS is not there
@@ -121,7 +121,7 @@ func (x *natsExporter) consume(r plog.LogRecord) {
 		return
 	}
 	a := r.Attributes()
-	if only, ok := a.Get(findings.AttrConditionOnly); !ok || !only.Bool() {
+	if only, ok := a.Get(semconv.ConditionOnly); !ok || !only.Bool() {
 		if err := x.publisher.Publish(e); err != nil {
 			x.log.Error("finding could not be spooled; it is kept in memory", zap.String("id", e.ID), zap.Error(err))
 			if err := x.memory.Publish(e); err != nil {
@@ -130,15 +130,15 @@ func (x *natsExporter) consume(r plog.LogRecord) {
 			}
 		}
 	}
-	key, ok := a.Get(findings.AttrKey)
+	key, ok := a.Get(semconv.ConditionKey)
 	if !ok {
 		return
 	}
 	c := bus.Condition{Node: e.Data.Target.Node, Gateway: event.GatewayOf(e.Source), Key: key.AsString(), Since: e.Time, Event: &e}
-	if v, ok := a.Get(findings.AttrActive); ok {
+	if v, ok := a.Get(semconv.ConditionActive); ok {
 		c.Active = v.Bool()
 	}
-	if v, ok := a.Get(findings.AttrBootID); ok {
+	if v, ok := a.Get(semconv.HostBootID); ok {
 		c.BootID = v.AsString()
 	}
 	x.conditions.set(c)

@@ -21,8 +21,8 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/bus/bustest"
-	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // A NATS server that is stopped while it makes a stream leaves that stream's store behind (v2.15.2): its goroutines are not ours.
@@ -90,11 +90,11 @@ func record(t *testing.T, e event.Event, key string, active, only bool) plog.Log
 	r := ld.ResourceLogs().AppendEmpty().ScopeLogs().AppendEmpty().LogRecords().AppendEmpty()
 	r.SetEventName(string(e.Type))
 	r.Body().SetEmptyBytes().FromRaw(raw)
-	r.Attributes().PutStr(findings.AttrKey, key)
-	r.Attributes().PutBool(findings.AttrActive, active)
-	r.Attributes().PutStr(findings.AttrBootID, "boot-1")
+	r.Attributes().PutStr(semconv.ConditionKey, key)
+	r.Attributes().PutBool(semconv.ConditionActive, active)
+	r.Attributes().PutStr(semconv.HostBootID, "boot-1")
 	if only {
-		r.Attributes().PutBool(findings.AttrConditionOnly, true)
+		r.Attributes().PutBool(semconv.ConditionOnly, true)
 	}
 	return ld
 }

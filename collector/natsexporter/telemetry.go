@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // selfMetrics are the publisher's counts as the collector's own metrics (metadata.yaml).
@@ -23,7 +24,7 @@ func newSelfMetrics(set component.TelemetrySettings, counts func() (bus.Counts, 
 	meter := set.MeterProvider.Meter("github.com/pitcrew/pitcrew/collector/natsexporter")
 	m := &selfMetrics{}
 	var err error
-	m.ack, err = meter.Float64Histogram("pitcrew.nats.ack.duration", metric.WithUnit("s"),
+	m.ack, err = meter.Float64Histogram(semconv.NATSAckDuration, metric.WithUnit("s"),
 		metric.WithDescription("From taking a finding to JetStream's acknowledgement"),
 		metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30, 300))
 	if err != nil {
@@ -33,11 +34,11 @@ func newSelfMetrics(set component.TelemetrySettings, counts func() (bus.Counts, 
 		name, unit, about string
 		of                func(c bus.Counts, conditions int64) int64
 	}{
-		{"pitcrew.nats.sent", "{event}", "Events sent, resends counted", func(c bus.Counts, _ int64) int64 { return c.Sent }},
-		{"pitcrew.nats.acked", "{event}", "Events acknowledged by JetStream", func(c bus.Counts, _ int64) int64 { return c.Acked }},
-		{"pitcrew.nats.failed", "{event}", "Attempts that were not acknowledged", func(c bus.Counts, _ int64) int64 { return c.Failed }},
-		{"pitcrew.nats.dropped", "{event}", "Events dropped because the queue was full", func(c bus.Counts, _ int64) int64 { return c.Dropped }},
-		{"pitcrew.nats.refused", "{record}", "Log records that are no finding", func(bus.Counts, int64) int64 { return m.refused.Load() }},
+		{semconv.NATSSent, "{event}", "Events sent, resends counted", func(c bus.Counts, _ int64) int64 { return c.Sent }},
+		{semconv.NATSAcked, "{event}", "Events acknowledged by JetStream", func(c bus.Counts, _ int64) int64 { return c.Acked }},
+		{semconv.NATSFailed, "{event}", "Attempts that were not acknowledged", func(c bus.Counts, _ int64) int64 { return c.Failed }},
+		{semconv.NATSDropped, "{event}", "Events dropped because the queue was full", func(c bus.Counts, _ int64) int64 { return c.Dropped }},
+		{semconv.NATSRefused, "{record}", "Log records that are no finding", func(bus.Counts, int64) int64 { return m.refused.Load() }},
 	}
 	all := []metric.Observable{}
 	counters := make([]metric.Int64ObservableCounter, len(table))
@@ -50,8 +51,8 @@ func newSelfMetrics(set component.TelemetrySettings, counts func() (bus.Counts, 
 	}
 	gauges := map[string]metric.Int64ObservableGauge{}
 	for name, about := range map[string]string{
-		"pitcrew.nats.waiting":            "Events without an acknowledgement yet",
-		"pitcrew.nats.conditions.waiting": "Conditions not set yet",
+		semconv.NATSWaiting:           "Events without an acknowledgement yet",
+		semconv.NATSConditionsWaiting: "Conditions not set yet",
 	} {
 		g, err := meter.Int64ObservableGauge(name, metric.WithUnit("{event}"), metric.WithDescription(about))
 		if err != nil {
@@ -64,8 +65,8 @@ func newSelfMetrics(set component.TelemetrySettings, counts func() (bus.Counts, 
 		for i, row := range table {
 			o.ObserveInt64(counters[i], row.of(c, conditions))
 		}
-		o.ObserveInt64(gauges["pitcrew.nats.waiting"], c.Waiting)
-		o.ObserveInt64(gauges["pitcrew.nats.conditions.waiting"], conditions)
+		o.ObserveInt64(gauges[semconv.NATSWaiting], c.Waiting)
+		o.ObserveInt64(gauges[semconv.NATSConditionsWaiting], conditions)
 		return nil
 	}, all...)
 	if err != nil {

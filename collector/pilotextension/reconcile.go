@@ -8,6 +8,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/hook"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // loneGrace is how long a launcher that no record knows waits for the bus before it is told to be alone. A launcher by itself
@@ -131,11 +132,11 @@ func (r *reconciler) one(l *hook.Launcher) {
 	}
 	if err := l.Send(m); err != nil {
 		delete(r.told, pod)
-		r.log.Warn("launcher not told; it is when it connects again", zap.String("k8s.pod.uid", pod), zap.Error(err))
+		r.log.Warn("launcher not told; it is when it connects again", zap.String(semconv.K8sPodUID, pod), zap.Error(err))
 		return
 	}
 	r.told[pod] = m
-	r.log.Info("launcher told", zap.String("k8s.pod.uid", pod), zap.Any("instruction", m))
+	r.log.Info("launcher told", zap.String(semconv.K8sPodUID, pod), zap.Any("instruction", m))
 }
 
 // await gives the bus a moment to answer before a launcher is told to be alone.

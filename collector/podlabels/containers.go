@@ -10,15 +10,16 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
 	"github.com/pitcrew/pitcrew/collector/podresources"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // ScopeName is of the metrics that the processor makes itself; metadata.yaml describes them.
 const ScopeName = "github.com/pitcrew/pitcrew/collector/podlabels"
 
 const (
-	containerUtilization = "pitcrew.container.gpu.utilization"
-	containerMemory      = "pitcrew.container.gpu.memory.usage"
-	containerCount       = "pitcrew.container.gpu.count"
+	containerUtilization = semconv.ContainerGPUUtilization
+	containerMemory      = semconv.ContainerGPUMemoryUsage
+	containerCount       = semconv.ContainerGPUCount
 
 	useFor  = time.Minute // a GPU's value that was not renewed for so long is none
 	maxGPUs = 256
@@ -41,22 +42,22 @@ func (u *containerUse) learn(rm pmetric.ResourceMetrics, now time.Time) {
 	for _, sm := range rm.ScopeMetrics().All() {
 		for _, m := range sm.Metrics().All() {
 			name := m.Name()
-			if name != "hw.gpu.utilization" && name != "hw.gpu.memory.usage" {
+			if name != semconv.HWGPUUtilization && name != semconv.HWGPUMemoryUsage {
 				continue
 			}
 			for _, p := range numbers(m).All() {
-				id, ok := p.Attributes().Get("hw.id")
+				id, ok := p.Attributes().Get(semconv.HWID)
 				if !ok || !ofGPU(p, otel) || p.Flags().NoRecordedValue() {
 					continue
 				}
-				if task, ok := p.Attributes().Get("hw.gpu.task"); ok && task.Str() != "general" {
+				if task, ok := p.Attributes().Get(semconv.HWGPUTask); ok && task.Str() != "general" {
 					continue
 				}
 				g, known := u.gpus[id.Str()]
 				if !known && len(u.gpus) >= maxGPUs {
 					continue
 				}
-				if name == "hw.gpu.utilization" {
+				if name == semconv.HWGPUUtilization {
 					g.utilization, g.utilizationAt = number(p), now
 				} else {
 					g.memory, g.memoryAt = number(p), now

@@ -6,6 +6,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 
 	"github.com/pitcrew/pitcrew/collector/podresources"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // labels are what is added to one point.
@@ -56,7 +57,7 @@ func (h labels) put(a pcommon.Map, in spelling) {
 		a.PutStr(jobAttribute, h.job)
 	}
 	if h.rank >= 0 {
-		a.PutInt("pitcrew.rank", h.rank)
+		a.PutInt(semconv.Rank, h.rank)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew/pitcrew/collector/podresources"
 	"github.com/pitcrew/pitcrew/collector/promexporter"
 	"github.com/pitcrew/pitcrew/receivers/dcgmreceiver"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 const (
@@ -25,12 +26,12 @@ const (
 	otherFor   = time.Minute      // one that was not seen for so long makes room for another
 	forgetFor  = 10 * time.Minute // a series that was not seen for so long
 	rankFor    = time.Minute      // a rank that says nothing no longer uses its GPU
-	infoMetric = "pitcrew.gpu.info"
-	migMetric  = "pitcrew.gpu.mig.info"
-	rankMetric = "pitcrew.train.step"
+	infoMetric = semconv.GPUInfo
+	migMetric  = semconv.GPUMIGInfo
+	rankMetric = semconv.TrainStep
 
-	jobAttribute      = "pitcrew.job.name"
-	instanceAttribute = "pitcrew.mig" // GPU instance, or GPU instance/compute instance
+	jobAttribute      = semconv.JobName
+	instanceAttribute = semconv.MIG // GPU instance, or GPU instance/compute instance
 )
 
 // spelling is how a scope names the GPU and its holders.
@@ -40,7 +41,7 @@ type spelling struct {
 }
 
 var (
-	otel = spelling{"hw.id", instanceAttribute, "k8s.namespace.name", "k8s.pod.name", "k8s.container.name", true, true}
+	otel = spelling{semconv.HWID, instanceAttribute, semconv.K8sNamespaceName, semconv.K8sPodName, semconv.K8sContainerName, true, true}
 	dcgm = spelling{"UUID", "GPU_I_ID", "namespace", "pod", "container", false, false}
 )
 
@@ -170,7 +171,7 @@ func (l *labeller) learn(rm pmetric.ResourceMetrics, now time.Time) {
 				continue
 			}
 			for _, p := range m.Gauge().DataPoints().All() {
-				id, ok := p.Attributes().Get("hw.id")
+				id, ok := p.Attributes().Get(semconv.HWID)
 				if !ok {
 					continue
 				}
@@ -178,10 +179,10 @@ func (l *labeller) learn(rm pmetric.ResourceMetrics, now time.Time) {
 					l.learnInstance(p.Attributes())
 					continue
 				}
-				if n, ok := p.Attributes().Get("pitcrew.gpu.index"); ok && m.Name() == infoMetric {
+				if n, ok := p.Attributes().Get(semconv.GPUIndex); ok && m.Name() == infoMetric {
 					l.pods.Learn(id.AsString(), int(n.Int()))
 				}
-				if n, ok := p.Attributes().Get("pitcrew.rank"); ok && (len(l.ranks) < maxSeries || l.ranks[id.AsString()] != rank{}) {
+				if n, ok := p.Attributes().Get(semconv.Rank); ok && (len(l.ranks) < maxSeries || l.ranks[id.AsString()] != rank{}) {
 					l.ranks[id.AsString()] = rank{n.Int(), now}
 				}
 			}
@@ -191,8 +192,8 @@ func (l *labeller) learn(rm pmetric.ResourceMetrics, now time.Time) {
 
 // learnInstance takes in which GPU an opaque MIG device is cut from.
 func (l *labeller) learnInstance(a pcommon.Map) {
-	gpu, ok1 := a.Get("hw.parent")
-	mig, ok2 := a.Get("pitcrew.mig.uuid")
+	gpu, ok1 := a.Get(semconv.HWParent)
+	mig, ok2 := a.Get(semconv.MIGUUID)
 	instance, ok3 := a.Get(instanceAttribute)
 	if ok1 && ok2 && ok3 {
 		l.pods.LearnInstance(mig.Str(), gpu.Str(), instance.Str())
@@ -233,7 +234,7 @@ func (l *labeller) scope(from, to pmetric.ScopeMetrics, in spelling, source uint
 				continue
 			}
 			id, _ := p.Attributes().Get(in.gpu)
-			if parent, ok := p.Attributes().Get("hw.parent"); ok { // an instance's own id says nothing to the kubelet
+			if parent, ok := p.Attributes().Get(semconv.HWParent); ok { // an instance's own id says nothing to the kubelet
 				id = parent
 			}
 			of := gpuPart{id.Str(), ""}
@@ -269,7 +270,7 @@ func ofGPU(p pmetric.NumberDataPoint, in spelling) bool {
 	if _, ok := p.Attributes().Get(in.gpu); !ok {
 		return false
 	}
-	_, rank := p.Attributes().Get("k8s.pod.uid")
+	_, rank := p.Attributes().Get(semconv.K8sPodUID)
 	return !rank
 }
 

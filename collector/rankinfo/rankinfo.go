@@ -8,12 +8,13 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
 	"github.com/pitcrew/pitcrew/receivers/torchreceiver"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 const (
-	rankMetric = "pitcrew.train.info"
-	gpuMetric  = "pitcrew.gpu.info"
-	migMetric  = "pitcrew.gpu.mig.info"
+	rankMetric = semconv.TrainInfo
+	gpuMetric  = semconv.GPUInfo
+	migMetric  = semconv.GPUMIGInfo
 
 	maxGPUs = 1024 // of one node, its MIG instances too
 	maxText = 128  // bytes of a model or driver
@@ -73,9 +74,9 @@ func (d *describer) learn(rm pmetric.ResourceMetrics) {
 			for _, p := range m.Gauge().DataPoints().All() {
 				a := p.Attributes()
 				if m.Name() == gpuMetric {
-					d.put(text(a, "hw.id"), card{text(a, "hw.model"), text(a, "hw.driver_version")})
-				} else if whole, known := d.gpus[text(a, "hw.parent")]; known {
-					d.put(text(a, "pitcrew.mig.uuid"), card{strings.TrimSpace(whole.model + " " + text(a, "pitcrew.mig.profile")), whole.driver})
+					d.put(text(a, semconv.HWID), card{text(a, semconv.HWModel), text(a, semconv.HWDriverVersion)})
+				} else if whole, known := d.gpus[text(a, semconv.HWParent)]; known {
+					d.put(text(a, semconv.MIGUUID), card{strings.TrimSpace(whole.model + " " + text(a, semconv.MIGProfile)), whole.driver})
 				}
 			}
 		}
@@ -90,7 +91,7 @@ func (d *describer) put(id string, c card) {
 
 // describe puts on a rank's point what its GPU is.
 func (d *describer) describe(to pcommon.Map) {
-	id := text(to, "hw.id")
+	id := text(to, semconv.HWID)
 	c, known := d.gpus[id]
 	if !known && !strings.HasPrefix(id, "MIG-") {
 		c, known = d.alike()
@@ -98,7 +99,7 @@ func (d *describer) describe(to pcommon.Map) {
 	if !known {
 		return
 	}
-	for name, v := range map[string]string{"hw.model": c.model, "hw.driver_version": c.driver} {
+	for name, v := range map[string]string{semconv.HWModel: c.model, semconv.HWDriverVersion: c.driver} {
 		if v != "" {
 			to.PutStr(name, v)
 		}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 const (
@@ -30,9 +31,9 @@ type exchange struct {
 
 func newExchange(log *zap.Logger, meter metric.Meter) (*exchange, error) {
 	x := &exchange{log: log}
-	given, err1 := meter.Int64ObservableCounter("pitcrew.classes.given", metric.WithUnit("{record}"), metric.WithDescription("Records of runs that were given to other gateways, each version"))
-	taken, err2 := meter.Int64ObservableCounter("pitcrew.classes.taken", metric.WithUnit("{record}"), metric.WithDescription("Records of runs that were taken in, each version, the gateway's own of before among them"))
-	failed, err3 := meter.Int64ObservableCounter("pitcrew.classes.refused", metric.WithUnit("{record}"), metric.WithDescription("Records that are malformed, of another version, of the future, or lie where another gateway may write"))
+	given, err1 := meter.Int64ObservableCounter(semconv.ClassesGiven, metric.WithUnit("{record}"), metric.WithDescription("Records of runs that were given to other gateways, each version"))
+	taken, err2 := meter.Int64ObservableCounter(semconv.ClassesTaken, metric.WithUnit("{record}"), metric.WithDescription("Records of runs that were taken in, each version, the gateway's own of before among them"))
+	failed, err3 := meter.Int64ObservableCounter(semconv.ClassesRefused, metric.WithUnit("{record}"), metric.WithDescription("Records that are malformed, of another version, of the future, or lie where another gateway may write"))
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, fmt.Errorf("classes' own metrics: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/detector/statement"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Watch brings the bucket of statements: what is there, then current, then each change, until ctx ends or it breaks. What cannot be a
@@ -42,13 +43,13 @@ type Follower struct {
 func NewFollower(set component.TelemetrySettings, about string, concern func(s bus.Statement, stored time.Time) (bool, error)) (*Follower, error) {
 	f := &Follower{log: set.Logger, concern: concern, all: map[string]bus.Statement{}, follow: map[int]func([]bus.Statement){}}
 	meter := set.MeterProvider.Meter("github.com/pitcrew/pitcrew/collector/statementsextension")
-	known, err1 := meter.Int64ObservableGauge("pitcrew.statements.known", metric.WithUnit("{statement}"), metric.WithDescription("Statements of people that hold here"))
-	refused, err2 := meter.Int64ObservableCounter("pitcrew.statements.refused", metric.WithUnit("{statement}"),
+	known, err1 := meter.Int64ObservableGauge(semconv.StatementsKnown, metric.WithUnit("{statement}"), metric.WithDescription("Statements of people that hold here"))
+	refused, err2 := meter.Int64ObservableCounter(semconv.StatementsRefused, metric.WithUnit("{statement}"),
 		metric.WithDescription("Statements that are malformed, lie under another's key, are of the future, or are beyond the bound"))
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, fmt.Errorf("statements' own metrics: %w", err)
 	}
-	whose := metric.WithAttributes(attribute.String("pitcrew.statement.about", about))
+	whose := metric.WithAttributes(attribute.String(semconv.StatementAbout, about))
 	var err error
 	f.reg, err = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		f.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/pitcrew/pitcrew/detector/series"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // About says what a signal is of.
@@ -118,7 +119,7 @@ func gpu(name, metric, attr, value, unit string, k series.Kind, bad series.Direc
 func rank(name, metric, phase, unit string, bad series.Direction, f Family) Signal {
 	s := Signal{Name: name, Metric: metric, Value: phase, Unit: unit, About: Rank, Kind: series.Ratio, Bad: bad, Family: f, gate: perStep, phases: inStep, sparse: true}
 	if phase != "" {
-		s.Attr = "pitcrew.phase"
+		s.Attr = semconv.Phase
 	}
 	return s
 }
@@ -142,66 +143,66 @@ func (s Signal) everyStep() Signal         { s.sparse = false; return s }
 func (s Signal) beyond(v float64) Signal   { s.Certain = v; return s }
 func tells(metric string, r role) Signal   { return Signal{Metric: metric, About: Rank, role: r} }
 func throttle(reason, name string) Signal {
-	return gpu(name, "pitcrew.gpu.throttle", "pitcrew.throttle.reason", reason, "1", series.Level, High, Throttle).beyond(0.5)
+	return gpu(name, semconv.GPUThrottle, semconv.ThrottleReason, reason, "1", series.Level, High, Throttle).beyond(0.5)
 }
 
 // Catalogue is every signal that is judged. Rows without a name are read for what they tell of the loop.
 var Catalogue = []Signal{
-	tells("pitcrew.train.step", roleStep),
-	tells("pitcrew.train.step.age", roleStepAge),
-	tells("pitcrew.train.section", roleSection),
-	tells("pitcrew.train.checkpoint.step", roleCheckpoint),
+	tells(semconv.TrainStep, roleStep),
+	tells(semconv.TrainStepAge, roleStepAge),
+	tells(semconv.TrainSection, roleSection),
+	tells(semconv.TrainCheckpointStep, roleCheckpoint),
 
-	rank("step-time", "pitcrew.train.step.duration", "", "s", High, Pace).everyStep(),
-	rank("throughput", "pitcrew.train.throughput", "", "1/s", Low, Pace).info().echo("step-time").as(roleWork),
-	rank("mfu", "pitcrew.train.mfu", "", "1", Low, Pace).info().echo("step-time"),
-	rank("compute", "pitcrew.train.compute.duration", "", "s", High, Compute),
+	rank("step-time", semconv.TrainStepDuration, "", "s", High, Pace).everyStep(),
+	rank("throughput", semconv.TrainThroughput, "", "1/s", Low, Pace).info().echo("step-time").as(roleWork),
+	rank("mfu", semconv.TrainMFU, "", "1", Low, Pace).info().echo("step-time"),
+	rank("compute", semconv.TrainComputeDuration, "", "s", High, Compute),
 	// Where gradients or weights are exchanged within a phase, the wait for a slow rank is in it: only compute is the rank's own.
-	rank("forward", "pitcrew.train.phase.duration", "forward", "s", High, Compute).info(),
-	rank("backward", "pitcrew.train.phase.duration", "backward", "s", High, Compute).info(),
-	rank("optimizer", "pitcrew.train.phase.duration", "optimizer", "s", High, Compute).info(),
-	rank("launch", "pitcrew.train.launch.latency", "", "s", High, Launch).from(100e-6),
-	rank("data-wait", "pitcrew.train.phase.duration", "data_wait", "s", High, Input).from(1e-3),
-	rank("communication", "pitcrew.train.communication.wait", "", "s", Both, Communication).info(), // who waits is not who is slow
-	rank("loss", "pitcrew.train.loss", "", "1", High, Learning).info(),
-	rank("grad-norm", "pitcrew.train.grad_norm", "", "1", High, Learning).info(),
-	rank("nonfinite", "pitcrew.train.nonfinite", "", "{value}", High, Learning).of(series.Counter).info().when(stepping),
-	rank("memory-allocated", "pitcrew.train.memory.allocated", "", "By", High, Memory).info().when(stepping),
-	rank("memory-reserved", "pitcrew.train.memory.reserved", "", "By", High, Memory).info().when(stepping),
-	rank("memory-retries", "pitcrew.train.memory.retries", "", "{retry}", High, Memory).of(series.Counter).info().when(stepping),
-	rank("checkpoint-time", "pitcrew.train.checkpoint.duration", "", "s", High, Storage).info().when(perEvent),
+	rank("forward", semconv.TrainPhaseDuration, "forward", "s", High, Compute).info(),
+	rank("backward", semconv.TrainPhaseDuration, "backward", "s", High, Compute).info(),
+	rank("optimizer", semconv.TrainPhaseDuration, "optimizer", "s", High, Compute).info(),
+	rank("launch", semconv.TrainLaunchLatency, "", "s", High, Launch).from(100e-6),
+	rank("data-wait", semconv.TrainPhaseDuration, "data_wait", "s", High, Input).from(1e-3),
+	rank("communication", semconv.TrainCommunicationWait, "", "s", Both, Communication).info(), // who waits is not who is slow
+	rank("loss", semconv.TrainLoss, "", "1", High, Learning).info(),
+	rank("grad-norm", semconv.TrainGradNorm, "", "1", High, Learning).info(),
+	rank("nonfinite", semconv.TrainNonfinite, "", "{value}", High, Learning).of(series.Counter).info().when(stepping),
+	rank("memory-allocated", semconv.TrainMemoryAllocated, "", "By", High, Memory).info().when(stepping),
+	rank("memory-reserved", semconv.TrainMemoryReserved, "", "By", High, Memory).info().when(stepping),
+	rank("memory-retries", semconv.TrainMemoryRetries, "", "{retry}", High, Memory).of(series.Counter).info().when(stepping),
+	rank("checkpoint-time", semconv.TrainCheckpointDuration, "", "s", High, Storage).info().when(perEvent),
 
-	gpu("temperature", "hw.temperature", "hw.sensor_location", "gpu", "Cel", series.Level, High, Thermal).in(whileBusy),
-	gpu("memory-temperature", "hw.temperature", "hw.sensor_location", "memory", "Cel", series.Level, High, Thermal).in(whileBusy),
-	gpu("temperature-limit", "pitcrew.gpu.temperature.margin", "", "", "Cel", series.Level, Low, Thermal).in(whileBusy).beyond(3),
-	gpu("sm-clock", "pitcrew.gpu.clock", "pitcrew.gpu.clock.domain", "sm", "Hz", series.Ratio, Low, Clock).in(whileBusy),
-	gpu("memory-clock", "pitcrew.gpu.clock", "pitcrew.gpu.clock.domain", "memory", "Hz", series.Ratio, Low, Clock).in(whileBusy),
+	gpu("temperature", semconv.HWTemperature, semconv.HWSensorLocation, "gpu", "Cel", series.Level, High, Thermal).in(whileBusy),
+	gpu("memory-temperature", semconv.HWTemperature, semconv.HWSensorLocation, "memory", "Cel", series.Level, High, Thermal).in(whileBusy),
+	gpu("temperature-limit", semconv.GPUTemperatureMargin, "", "", "Cel", series.Level, Low, Thermal).in(whileBusy).beyond(3),
+	gpu("sm-clock", semconv.GPUClock, semconv.GPUClockDomain, "sm", "Hz", series.Ratio, Low, Clock).in(whileBusy),
+	gpu("memory-clock", semconv.GPUClock, semconv.GPUClockDomain, "memory", "Hz", series.Ratio, Low, Clock).in(whileBusy),
 	throttle("hw_thermal", "throttle-hw-thermal").in(whileBusy),
 	throttle("sw_thermal", "throttle-sw-thermal").in(whileBusy),
 	throttle("hw_slowdown", "throttle-hw-slowdown").in(whileBusy),
 	throttle("hw_power_brake", "throttle-power-brake").in(whileBusy),
-	gpu("power", "hw.power", "", "", "W", series.Ratio, Both, Power).info().flat(),
-	gpu("power-limit", "pitcrew.gpu.power.limit", "", "", "W", series.Ratio, Low, Power).in(whileBusy),
-	gpu("utilization", "hw.gpu.utilization", "hw.gpu.task", "general", "1", series.Level, Low, Load).as(roleBusy),
-	gpu("sm-activity", "pitcrew.gpu.activity", "pitcrew.gpu.pipe", "sm", "1", series.Level, Low, Load),
-	gpu("tensor-activity", "pitcrew.gpu.activity", "pitcrew.gpu.pipe", "tensor", "1", series.Level, Low, Load),
-	gpu("memory-used", "hw.gpu.memory.usage", "", "", "By", series.Ratio, High, Memory).info(),
-	gpu("ecc-corrected", "hw.errors", "error.type", "corrected", "{error}", series.Counter, High, Memory).when(always),
-	gpu("nvlink-crc", "pitcrew.gpu.nvlink.errors", "pitcrew.nvlink.error", "crc_flit", "{error}", series.Counter, High, Link).when(always),
-	gpu("nvlink-crc-data", "pitcrew.gpu.nvlink.errors", "pitcrew.nvlink.error", "crc_data", "{error}", series.Counter, High, Link).when(always),
-	gpu("nvlink-replay", "pitcrew.gpu.nvlink.errors", "pitcrew.nvlink.error", "replay", "{error}", series.Counter, High, Link).when(always),
-	gpu("nvlink-recovery", "pitcrew.gpu.nvlink.errors", "pitcrew.nvlink.error", "recovery", "{error}", series.Counter, High, Link).when(always),
-	gpu("pcie-replay", "pitcrew.gpu.pcie.replay", "", "", "{replay}", series.Counter, High, Link).when(always),
-	gpu("pcie-correctable", "pitcrew.gpu.pcie.correctable", "", "", "{error}", series.Counter, High, Link).when(always),
-	gpu("pcie-width", "pitcrew.gpu.pcie.link.width", "", "", "{lane}", series.Ratio, Low, Link),
-	gpu("pcie-generation", "pitcrew.gpu.pcie.link.generation", "", "", "1", series.Ratio, Low, Link),
+	gpu("power", semconv.HWPower, "", "", "W", series.Ratio, Both, Power).info().flat(),
+	gpu("power-limit", semconv.GPUPowerLimit, "", "", "W", series.Ratio, Low, Power).in(whileBusy),
+	gpu("utilization", semconv.HWGPUUtilization, semconv.HWGPUTask, "general", "1", series.Level, Low, Load).as(roleBusy),
+	gpu("sm-activity", semconv.GPUActivity, semconv.GPUPipe, "sm", "1", series.Level, Low, Load),
+	gpu("tensor-activity", semconv.GPUActivity, semconv.GPUPipe, "tensor", "1", series.Level, Low, Load),
+	gpu("memory-used", semconv.HWGPUMemoryUsage, "", "", "By", series.Ratio, High, Memory).info(),
+	gpu("ecc-corrected", semconv.HWErrors, semconv.ErrorType, "corrected", "{error}", series.Counter, High, Memory).when(always),
+	gpu("nvlink-crc", semconv.GPUNVLinkErrors, semconv.NVLinkError, "crc_flit", "{error}", series.Counter, High, Link).when(always),
+	gpu("nvlink-crc-data", semconv.GPUNVLinkErrors, semconv.NVLinkError, "crc_data", "{error}", series.Counter, High, Link).when(always),
+	gpu("nvlink-replay", semconv.GPUNVLinkErrors, semconv.NVLinkError, "replay", "{error}", series.Counter, High, Link).when(always),
+	gpu("nvlink-recovery", semconv.GPUNVLinkErrors, semconv.NVLinkError, "recovery", "{error}", series.Counter, High, Link).when(always),
+	gpu("pcie-replay", semconv.GPUPCIeReplay, "", "", "{replay}", series.Counter, High, Link).when(always),
+	gpu("pcie-correctable", semconv.GPUPCIeCorrectable, "", "", "{error}", series.Counter, High, Link).when(always),
+	gpu("pcie-width", semconv.GPUPCIeLinkWidth, "", "", "{lane}", series.Ratio, Low, Link),
+	gpu("pcie-generation", semconv.GPUPCIeLinkGeneration, "", "", "1", series.Ratio, Low, Link),
 
-	shared("switch-temperature", Switch, "pitcrew.nvswitch.temperature", "", "", "Cel", series.Level, Thermal),
-	shared("port-wait", Port, "pitcrew.fabric.congestion", "pitcrew.fabric.signal", "transmit_wait", "{signal}", series.Counter, Link),
-	shared("port-cnp", Port, "pitcrew.fabric.congestion", "pitcrew.fabric.signal", "cnp_handled", "{signal}", series.Counter, Link),
-	shared("port-out-of-sequence", Port, "pitcrew.fabric.errors", "error.type", "out_of_sequence", "{error}", series.Counter, Link),
-	shared("port-ack-timeout", Port, "pitcrew.fabric.errors", "error.type", "local_ack_timeout", "{error}", series.Counter, Link),
-	shared("port-rnr", Port, "pitcrew.fabric.errors", "error.type", "rnr_nak_retry", "{error}", series.Counter, Link),
+	shared("switch-temperature", Switch, semconv.NVSwitchTemperature, "", "", "Cel", series.Level, Thermal),
+	shared("port-wait", Port, semconv.FabricCongestion, semconv.FabricSignal, "transmit_wait", "{signal}", series.Counter, Link),
+	shared("port-cnp", Port, semconv.FabricCongestion, semconv.FabricSignal, "cnp_handled", "{signal}", series.Counter, Link),
+	shared("port-out-of-sequence", Port, semconv.FabricErrors, semconv.ErrorType, "out_of_sequence", "{error}", series.Counter, Link),
+	shared("port-ack-timeout", Port, semconv.FabricErrors, semconv.ErrorType, "local_ack_timeout", "{error}", series.Counter, Link),
+	shared("port-rnr", Port, semconv.FabricErrors, semconv.ErrorType, "rnr_nak_retry", "{error}", series.Counter, Link),
 }
 
 // rows of the catalogue.

@@ -8,10 +8,11 @@ import (
 
 	"github.com/pitcrew/pitcrew/detector/class"
 	"github.com/pitcrew/pitcrew/detector/series"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // classSignal is what classes remember and are compared by.
-const classSignal = "pitcrew.train.step.duration"
+const classSignal = semconv.TrainStepDuration
 
 const (
 	longestStep  = 1e6             // s; what is longer is no step

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Collective is what a rank whose step stands still says of one process group, by its own word.
@@ -200,7 +201,7 @@ func (d *desync) begin(now time.Time, a *attempt, rank int, x *entered, most int
 			strconv.FormatInt(x.step, 10), strconv.FormatInt(x.Enqueued, 10)),
 		Source: event.GatewaySource(e.o.Cluster, e.o.Gateway, "detector"), Type: event.Anomaly, Time: now, Subject: t.Subject(),
 		Data: event.Data{Target: t, Cause: desyncCause, Severity: event.Warning, Onset: f.onset, Evidence: event.Evidence{
-			Signal: "pitcrew.train.collective.enqueued", Unit: "{collective}", Value: num(float64(x.Enqueued)), Expected: num(float64(most)),
+			Signal: semconv.TrainCollectiveEnqueued, Unit: "{collective}", Value: num(float64(x.Enqueued)), Expected: num(float64(most)),
 			Baseline: fmt.Sprintf("peers(%d)", ahead), Raw: why, PromQL: a.behindQL(x.Group),
 		}},
 	}

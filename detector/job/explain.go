@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // say makes the event that opens a finding.
@@ -72,7 +73,7 @@ func (x *deviation) evidence(now time.Time, state event.State) event.Evidence {
 		BaselineSamples: x.role.rounds, Raw: x.words(), LostGPUSeconds: round3(x.lost),
 	}
 	if x.kind == absent {
-		ev.Signal, ev.WindowS = "pitcrew.train.step", round3(now.Sub(x.onset).Seconds())
+		ev.Signal, ev.WindowS = semconv.TrainStep, round3(now.Sub(x.onset).Seconds())
 		ev.Value, ev.Expected, ev.Unit = num(float64(x.member.step)), num(float64(x.role.front)), "{step}"
 		return ev
 	}

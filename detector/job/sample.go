@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Sample is what is known of one step of one rank, or a part of it: what a device tells comes some steps later. Times are in seconds,
@@ -42,7 +43,7 @@ var table = [signals]struct {
 	metric     func(selector string) string
 	value      func(times) float64
 }{
-	{"compute", "pitcrew.train.compute.duration", 0, over("pitcrew_train_compute_duration_seconds"), func(s times) float64 { return s.compute }},
+	{"compute", semconv.TrainComputeDuration, 0, over("pitcrew_train_compute_duration_seconds"), func(s times) float64 { return s.compute }},
 	{
 		"communication", "pitcrew.train.step.duration - pitcrew.train.communication.wait", 0,
 		func(sel string) string {
@@ -51,7 +52,7 @@ var table = [signals]struct {
 		func(s times) float64 { return s.duration - s.wait },
 	},
 	{
-		"launch", "pitcrew.train.launch.latency", launchFloor, over("pitcrew_train_launch_latency_seconds"),
+		"launch", semconv.TrainLaunchLatency, launchFloor, over("pitcrew_train_launch_latency_seconds"),
 		func(s times) float64 { return s.launch + launchFloor },
 	},
 }

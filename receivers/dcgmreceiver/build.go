@@ -6,57 +6,24 @@ import (
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
-)
 
-// Metrics that are not fields of DCGM.
-const (
-	metricStatus      = "pitcrew.gpu.status"
-	metricCount       = "pitcrew.gpu.count"
-	metricExpected    = "pitcrew.gpu.expected"
-	metricInfo        = "pitcrew.gpu.info"
-	metricMIG         = "pitcrew.gpu.mig.info"
-	metricTopology    = "pitcrew.gpu.topology"
-	metricHealth      = "pitcrew.gpu.health"
-	metricStale       = "pitcrew.dcgm.stale"
-	metricSwitch      = "pitcrew.nvswitch.status"
-	metricLinks       = "pitcrew.nvlink.links"
-	metricTransitions = "pitcrew.nvlink.transitions"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // own describes them, as Fields does the others.
 var own = []Field{
-	{Name: metricStatus, Unit: "1", Desc: "1 when the GPU answers, 0 when it is lost"},
-	{Name: metricCount, Unit: "{gpu}", Desc: "GPUs that answer", Level: NodeLevel},
-	{Name: metricExpected, Unit: "{gpu}", Desc: "GPUs the node should have", Level: NodeLevel},
-	{Name: metricInfo, Unit: "1", Desc: "Always 1; its attributes say which card this is"},
-	{Name: metricMIG, Unit: "1", Desc: "Always 1, for each MIG compute instance; its attributes say which it is"},
-	{Name: metricTopology, Unit: "1", Desc: "Always 1, for each pair of GPUs; its attributes say how they reach each other"},
-	{Name: metricHealth, Unit: "1", Desc: "DCGM's health watches: 0 healthy, 1 warning, 2 failure"},
-	{Name: metricStale, Unit: "s", Desc: "Time since the engine last gave a good answer", Level: NodeLevel},
-	{Name: metricSwitch, Unit: "1", Desc: "1 while the engine lists the NVSwitch, 0 when it did and does no longer"},
-	{Name: metricLinks, Unit: "{link}", Desc: "NVLinks of the GPU or NVSwitch in the state"},
-	{Name: metricTransitions, Unit: "{transition}", Desc: "Changes of state of the NVLinks of the GPU or NVSwitch that were seen", Kind: Counter},
+	{Name: semconv.GPUStatus, Unit: "1", Desc: "1 when the GPU answers, 0 when it is lost"},
+	{Name: semconv.GPUCount, Unit: "{gpu}", Desc: "GPUs that answer", Level: NodeLevel},
+	{Name: semconv.GPUExpected, Unit: "{gpu}", Desc: "GPUs the node should have", Level: NodeLevel},
+	{Name: semconv.GPUInfo, Unit: "1", Desc: "Always 1; its attributes say which card this is"},
+	{Name: semconv.GPUMIGInfo, Unit: "1", Desc: "Always 1, for each MIG compute instance; its attributes say which it is"},
+	{Name: semconv.GPUTopology, Unit: "1", Desc: "Always 1, for each pair of GPUs; its attributes say how they reach each other"},
+	{Name: semconv.GPUHealth, Unit: "1", Desc: "DCGM's health watches: 0 healthy, 1 warning, 2 failure"},
+	{Name: semconv.DCGMStale, Unit: "s", Desc: "Time since the engine last gave a good answer", Level: NodeLevel},
+	{Name: semconv.NVSwitchStatus, Unit: "1", Desc: "1 while the engine lists the NVSwitch, 0 when it did and does no longer"},
+	{Name: semconv.NVLinkLinks, Unit: "{link}", Desc: "NVLinks of the GPU or NVSwitch in the state"},
+	{Name: semconv.NVLinkTransitions, Unit: "{transition}", Desc: "Changes of state of the NVLinks of the GPU or NVSwitch that were seen", Kind: Counter},
 }
-
-// Attributes of points and records.
-const (
-	attrID       = "hw.id"
-	attrParent   = "hw.parent"
-	attrType     = "hw.type"
-	attrPCI      = "hw.pci"
-	attrModel    = "hw.model"
-	attrSerial   = "hw.serial_number"
-	attrDriver   = "hw.driver_version"
-	attrIndex    = "pitcrew.gpu.index"
-	attrSystem   = "pitcrew.gpu.health.system"
-	attrPeer     = "pitcrew.gpu.peer"
-	attrPath     = "pitcrew.gpu.path"
-	attrMIG      = "pitcrew.mig" // GPU instance, or GPU instance/compute instance, as the kernel log's events have it
-	attrProfile  = "pitcrew.mig.profile"
-	attrMIGUUID  = "pitcrew.mig.uuid"
-	attrNVSwitch = "pitcrew.nvswitch.index"
-	attrState    = "pitcrew.nvlink.state"
-)
 
 // counterKey tells one counter's series from another.
 type counterKey struct {

@@ -11,6 +11,8 @@ import (
 	"github.com/open-telemetry/opentelemetry-collector-contrib/pkg/pdatatest/pmetrictest"
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -139,15 +141,15 @@ func TestABlankGivesNoPoint(t *testing.T) {
 	src.SetBlank(0, 150)
 	src.SetBlank(0, 112)
 	md := metricsOf(t, src, true)
-	if p, ok := points(md, "hw.temperature", attrLocation)["gpu"]; ok {
+	if p, ok := points(md, "hw.temperature", semconv.HWSensorLocation)["gpu"]; ok {
 		t.Errorf("a blank temperature became %v", p.IntValue())
 	}
 	for _, name := range []string{"pitcrew.gpu.throttle", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"} {
-		if n := len(points(md, name, attrID)); n != 0 {
+		if n := len(points(md, name, semconv.HWID)); n != 0 {
 			t.Errorf("a blank gave %d points of %s", n, name)
 		}
 	}
-	if _, ok := points(md, "hw.temperature", attrLocation)["memory"]; !ok {
+	if _, ok := points(md, "hw.temperature", semconv.HWSensorLocation)["memory"]; !ok {
 		t.Error("the neighbour's value is missing")
 	}
 }
@@ -158,7 +160,7 @@ func TestAValueThatIsNoNumberGivesNoPoint(t *testing.T) {
 		src.SetFloat(0, 155, v)
 		md := metricsOf(t, src, true)
 		for _, name := range []string{"hw.power", "DCGM_FI_DEV_POWER_USAGE"} {
-			if n := len(points(md, name, attrID)); n != 0 {
+			if n := len(points(md, name, semconv.HWID)); n != 0 {
 				t.Errorf("%v gave %d points of %s", v, n, name)
 			}
 		}
@@ -169,22 +171,22 @@ func TestAValueThatIsNoNumberGivesNoPoint(t *testing.T) {
 func TestASampleBearsItsOwnTimeAndAnEventTheRounds(t *testing.T) {
 	sampled := t0.Add(-8 * time.Second)
 	md := metricsOf(t, replayOf(t, func() time.Time { return sampled }), false)
-	for name, want := range map[string]time.Time{"hw.energy": sampled, "pitcrew.gpu.xid": t0, metricStatus: t0} {
-		if p, ok := points(md, name, attrID)["GPU-a"]; !ok || !p.Timestamp().AsTime().Equal(want) {
+	for name, want := range map[string]time.Time{"hw.energy": sampled, "pitcrew.gpu.xid": t0, semconv.GPUStatus: t0} {
+		if p, ok := points(md, name, semconv.HWID)["GPU-a"]; !ok || !p.Timestamp().AsTime().Equal(want) {
 			t.Errorf("%s is of %v, want %v", name, p.Timestamp().AsTime(), want)
 		}
 	}
 }
 
 func TestFramebufferIsInMebibytes(t *testing.T) {
-	p := points(metricsOf(t, replayOf(t, time.Now), false), "hw.gpu.memory.usage", attrID)["GPU-a"]
+	p := points(metricsOf(t, replayOf(t, time.Now), false), "hw.gpu.memory.usage", semconv.HWID)["GPU-a"]
 	if p.IntValue() != 68214<<20 {
 		t.Errorf("68214 MiB became %d bytes", p.IntValue())
 	}
 }
 
 func TestThrottleReasonsAreOneSeriesEach(t *testing.T) {
-	got := points(metricsOf(t, replayOf(t, time.Now), false), "pitcrew.gpu.throttle", attrReason)
+	got := points(metricsOf(t, replayOf(t, time.Now), false), "pitcrew.gpu.throttle", semconv.ThrottleReason)
 	for _, r := range clockReasons {
 		want := int64(0)
 		if r.name == "sw_power_cap" || r.name == "hw_thermal" {
@@ -246,7 +248,7 @@ func TestACounterThatFallsStartsAnew(t *testing.T) {
 		when := t0.Add(time.Duration(sec) * time.Second)
 		md, batch := b.begin(when)
 		b.values(batch, cards(d), []Value{{ID: 0, Link: -1, Field: 310, Time: when, I: v}})
-		return points(md, "hw.errors", attrErrorType)["corrected"]
+		return points(md, "hw.errors", semconv.ErrorType)["corrected"]
 	}
 	first, second, reset, after := at(0, 7), at(1, 9), at(2, 1), at(3, 4)
 	if first.StartTimestamp() != second.StartTimestamp() {
@@ -268,7 +270,7 @@ func TestAnIncidentThatEndedIsSaidOnce(t *testing.T) {
 	check := func(incidents ...Incident) map[string]pmetric.NumberDataPoint {
 		md, batch := b.begin(t0)
 		b.health(batch, cards(d), incidents)
-		return points(md, metricHealth, attrSystem)
+		return points(md, semconv.GPUHealth, semconv.GPUHealthSystem)
 	}
 	ill := check(Incident{System: "mem", Fail: true}, Incident{System: "pcie"})
 	if ill["all"].IntValue() != 2 || ill["mem"].IntValue() != 2 || ill["pcie"].IntValue() != 1 {

@@ -12,6 +12,8 @@ import (
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/consumer/consumertest"
 	"go.opentelemetry.io/collector/receiver/receivertest"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func TestTheDefaultConfigurationIsValid(t *testing.T) {
@@ -122,8 +124,8 @@ func TestARecordingIsPlayed(t *testing.T) {
 	defer r.Shutdown(t.Context())
 	eventually(t, "its values come", func() bool {
 		for _, md := range sink.AllMetrics() {
-			temp := points(md, "hw.temperature", attrLocation)
-			power := points(md, "hw.power", attrID)
+			temp := points(md, "hw.temperature", semconv.HWSensorLocation)
+			power := points(md, "hw.power", semconv.HWID)
 			if len(temp) == 1 && len(power) == 1 { // the memory's temperature is a blank
 				return temp["gpu"].IntValue() == 61 && power["GPU-r"].DoubleValue() == 300.5
 			}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/sandbox/simgpu"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func uuidOf(n *simgpu.Node, i int) string { return n.GPUs()[i].UUID }
@@ -38,20 +39,20 @@ func TestDCGMGivesEachCoreField(t *testing.T) {
 		}
 	}
 	for _, m := range own {
-		if m.Name != metricMIG && m.Name != metricSwitch && seen[m.Name] == 0 {
+		if m.Name != semconv.GPUMIGInfo && m.Name != semconv.NVSwitchStatus && seen[m.Name] == 0 {
 			t.Errorf("no %s", m.Name)
 		}
 	}
 	md, _ := b.newest("pitcrew.gpu.nvlink.link.state")
-	if got := points(md, "pitcrew.gpu.nvlink.link.state", attrLink); len(got) != 18 {
+	if got := points(md, "pitcrew.gpu.nvlink.link.state", semconv.NVLinkLink); len(got) != 18 {
 		t.Errorf("%d NVLinks", len(got))
 	}
-	md, _ = b.newest(metricInfo)
-	p, ok := points(md, metricInfo, attrID)[uuidOf(node, 3)]
+	md, _ = b.newest(semconv.GPUInfo)
+	p, ok := points(md, semconv.GPUInfo, semconv.HWID)[uuidOf(node, 3)]
 	if !ok {
 		t.Fatal("GPU 3 has no identity")
 	}
-	if a := p.Attributes().AsRaw(); a[attrPCI] != "0000:66:00" || a[attrModel] != "NVIDIA H100 80GB HBM3" || a[attrDriver] != "570.124.06" {
+	if a := p.Attributes().AsRaw(); a[semconv.HWPCI] != "0000:66:00" || a[semconv.HWModel] != "NVIDIA H100 80GB HBM3" || a[semconv.HWDriverVersion] != "570.124.06" {
 		t.Errorf("GPU 3 is %v", a)
 	}
 }
@@ -82,11 +83,11 @@ func TestDCGMTellsAnXIDAtOnce(t *testing.T) {
 	record := time.Since(began)
 	eventually(t, "the value", func() bool {
 		md, ok := b.newest("pitcrew.gpu.xid")
-		return ok && points(md, "pitcrew.gpu.xid", attrID)[uuidOf(node, 6)].IntValue() == 79
+		return ok && points(md, "pitcrew.gpu.xid", semconv.HWID)[uuidOf(node, 6)].IntValue() == 79
 	})
 	t.Logf("record after %v, value after %v, the interval is 5s", record, time.Since(began))
 	lr := b.logs.AllLogs()[0].ResourceLogs().At(0).ScopeLogs().At(0).LogRecords().At(0)
-	if a := lr.Attributes().AsRaw(); a[attrID] != uuidOf(node, 6) || a[attrPolicy] != "xid" || a[attrXIDCode] != int64(79) {
+	if a := lr.Attributes().AsRaw(); a[semconv.HWID] != uuidOf(node, 6) || a[semconv.Policy] != "xid" || a[semconv.XIDCode] != int64(79) {
 		t.Errorf("record is %v", a)
 	}
 }
@@ -151,8 +152,8 @@ func TestDCGMBlanksAreNoPoints(t *testing.T) {
 				continue
 			}
 			for _, p := range m.Sum().DataPoints().All() {
-				id, _ := p.Attributes().Get(attrID)
-				kind, _ := p.Attributes().Get(attrErrorType)
+				id, _ := p.Attributes().Get(semconv.HWID)
+				kind, _ := p.Attributes().Get(semconv.ErrorType)
 				if id.Str() == uuidOf(node, 4) && kind.Str() == "corrected" {
 					got++
 				}

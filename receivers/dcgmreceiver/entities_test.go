@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
 	"github.com/pitcrew/pitcrew/sandbox/simgpu"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // must fails the test where a change of the simulated node did.
@@ -80,18 +81,18 @@ func TestDCGMInstancesAreEntitiesOfTheirOwn(t *testing.T) {
 		must(t, n.MIG(1, twoInstances...), n.SetInstance(1, 9, 252, 1234))
 	})
 	uuid := uuidOf(node, 1)
-	eventually(t, "the instance's memory", func() bool { return b.number("hw.gpu.memory.usage", attrID, uuid+"/9") == 1234<<20 })
-	p, _ := b.seen("hw.gpu.memory.usage", attrID, uuid+"/9")
-	if a := p.Attributes().AsRaw(); a[attrParent] != uuid || a[attrMIG] != "9" || a[attrProfile] != "1g.10gb" {
+	eventually(t, "the instance's memory", func() bool { return b.number("hw.gpu.memory.usage", semconv.HWID, uuid+"/9") == 1234<<20 })
+	p, _ := b.seen("hw.gpu.memory.usage", semconv.HWID, uuid+"/9")
+	if a := p.Attributes().AsRaw(); a[semconv.HWParent] != uuid || a[semconv.MIG] != "9" || a[semconv.MIGProfile] != "1g.10gb" {
 		t.Errorf("the instance is %v", a)
 	}
-	if p, ok := b.seen("hw.gpu.memory.usage", attrID, uuid, attrParent, ""); !ok || p.IntValue() == 1234<<20 {
+	if p, ok := b.seen("hw.gpu.memory.usage", semconv.HWID, uuid, semconv.HWParent, ""); !ok || p.IntValue() == 1234<<20 {
 		t.Error("the GPU's own memory is not told beside its instances'")
 	}
-	if a := b.number("pitcrew.gpu.activity", attrID, uuid+"/3"); a < 0.4 || a > 0.8 {
+	if a := b.number("pitcrew.gpu.activity", semconv.HWID, uuid+"/3"); a < 0.4 || a > 0.8 {
 		t.Errorf("activity of the instance is %v", a)
 	}
-	if _, ok := b.seen("pitcrew.gpu.pcie.io", attrID, uuid+"/3"); ok {
+	if _, ok := b.seen("pitcrew.gpu.pcie.io", semconv.HWID, uuid+"/3"); ok {
 		t.Error("an instance has PCIe traffic: that is the whole card's")
 	}
 	for _, q := range []struct {
@@ -111,19 +112,19 @@ func TestDCGMInstancesAreEntitiesOfTheirOwn(t *testing.T) {
 		}
 	}
 	for ci, want := range map[string]map[string]any{
-		"0": {attrID: uuid + "/3", attrParent: uuid, attrIndex: int64(1), attrMIG: "3/0", attrProfile: "3g.40gb", attrMIGUUID: "MIG-11111111-2222-3333-4444-555555555555"},
-		"1": {attrID: uuid + "/3", attrParent: uuid, attrIndex: int64(1), attrMIG: "3/1", attrProfile: "3g.40gb"},
+		"0": {semconv.HWID: uuid + "/3", semconv.HWParent: uuid, semconv.GPUIndex: int64(1), semconv.MIG: "3/0", semconv.MIGProfile: "3g.40gb", semconv.MIGUUID: "MIG-11111111-2222-3333-4444-555555555555"},
+		"1": {semconv.HWID: uuid + "/3", semconv.HWParent: uuid, semconv.GPUIndex: int64(1), semconv.MIG: "3/1", semconv.MIGProfile: "3g.40gb"},
 	} {
-		p, ok := b.seen(metricMIG, attrMIG, "3/"+ci)
+		p, ok := b.seen(semconv.GPUMIGInfo, semconv.MIG, "3/"+ci)
 		if got := p.Attributes().AsRaw(); !ok || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("compute instance %s is %v, want %v", ci, got, want)
 		}
 	}
 	must(t, node.MIG(1, simgpu.Instance{GI: 5, Profile: "2g.20gb", Slices: 2}), node.MIG(2, simgpu.Instance{GI: 0, Profile: "7g.80gb", Slices: 7}))
-	eventually(t, "an instance that was made while running", func() bool { _, ok := b.seen("hw.gpu.memory.usage", attrID, uuidOf(node, 2)+"/0"); return ok })
+	eventually(t, "an instance that was made while running", func() bool { _, ok := b.seen("hw.gpu.memory.usage", semconv.HWID, uuidOf(node, 2)+"/0"); return ok })
 	b.metrics.Reset()
-	eventually(t, "values of after", func() bool { _, ok := b.seen(metricStatus); return ok })
-	if _, ok := b.seen(metricMIG, attrMIG, "9/0"); ok {
+	eventually(t, "values of after", func() bool { _, ok := b.seen(semconv.GPUStatus); return ok })
+	if _, ok := b.seen(semconv.GPUMIGInfo, semconv.MIG, "9/0"); ok {
 		t.Error("an instance that is gone is told on")
 	}
 }
@@ -189,33 +190,33 @@ func TestDCGMSwitchesAreEntitiesOfTheirOwn(t *testing.T) {
 	})
 	id := func(i int) string { return fmt.Sprintf("SWX-5117c0de-0000-4000-8000-%012d", i) }
 	eventually(t, "a link's errors", func() bool {
-		return b.number("pitcrew.nvswitch.link.errors", attrID, id(2), attrLink, "7", attrNVLink, "replay") == 5
+		return b.number("pitcrew.nvswitch.link.errors", semconv.HWID, id(2), semconv.NVLinkLink, "7", semconv.NVLinkError, "replay") == 5
 	})
 	for _, q := range []struct {
 		name  string
 		attrs []string
 		want  float64
 	}{
-		{metricSwitch, []string{attrID, id(3), attrNVSwitch, "3", attrPCI, "0000:08:00"}, 1},
-		{"pitcrew.nvswitch.sxid", []string{attrID, id(2), attrSXid, "fatal"}, 20034},
-		{"pitcrew.nvswitch.sxid", []string{attrID, id(2), attrSXid, "non_fatal"}, 0},
-		{"pitcrew.nvswitch.reset_required", []string{attrID, id(0)}, 0},
-		{"pitcrew.nvswitch.link.state", []string{attrID, id(0), attrLink, "63"}, 2},
+		{semconv.NVSwitchStatus, []string{semconv.HWID, id(3), semconv.NVSwitchIndex, "3", semconv.HWPCI, "0000:08:00"}, 1},
+		{"pitcrew.nvswitch.sxid", []string{semconv.HWID, id(2), semconv.SXIDClass, "fatal"}, 20034},
+		{"pitcrew.nvswitch.sxid", []string{semconv.HWID, id(2), semconv.SXIDClass, "non_fatal"}, 0},
+		{"pitcrew.nvswitch.reset_required", []string{semconv.HWID, id(0)}, 0},
+		{"pitcrew.nvswitch.link.state", []string{semconv.HWID, id(0), semconv.NVLinkLink, "63"}, 2},
 		{"DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS", []string{"nvswitch", "nvswitch2", "Hostname", "node-a", "gpu", ""}, 20034},
 		{"DCGM_FI_DEV_NVSWITCH_LINK_REPLAY_ERRORS", []string{"nvswitch", "nvswitch2", "nvlink", "7"}, 5},
-		{metricLinks, []string{attrID, id(1), attrState, "up"}, 64},
+		{semconv.NVLinkLinks, []string{semconv.HWID, id(1), semconv.NVLinkState, "up"}, 64},
 	} {
 		if got := b.number(q.name, q.attrs...); got != q.want {
 			t.Errorf("%s %v is %v, want %v", q.name, q.attrs, got, q.want)
 		}
 	}
 	must(t, node.RemoveSwitch(1))
-	eventually(t, "the missing switch is said", func() bool { return b.number(metricSwitch, attrID, id(1)) == 0 })
-	if v := b.number(metricSwitch, attrID, id(2)); v != 1 {
+	eventually(t, "the missing switch is said", func() bool { return b.number(semconv.NVSwitchStatus, semconv.HWID, id(1)) == 0 })
+	if v := b.number(semconv.NVSwitchStatus, semconv.HWID, id(2)); v != 1 {
 		t.Errorf("its neighbour's status is %v", v)
 	}
 	must(t, node.RestoreSwitch(1))
-	eventually(t, "it is back", func() bool { return b.number(metricSwitch, attrID, id(1)) == 1 })
+	eventually(t, "it is back", func() bool { return b.number(semconv.NVSwitchStatus, semconv.HWID, id(1)) == 1 })
 }
 
 func TestDCGMHealthOfASwitchIsItsOwn(t *testing.T) {
@@ -237,7 +238,7 @@ func TestDCGMHealthOfASwitchIsItsOwn(t *testing.T) {
 func TestDCGMALinkThatGoesDownIsCountedAndToldOnce(t *testing.T) {
 	b, node := startDCGM(t, nil)
 	uuid := uuidOf(node, 4)
-	eventually(t, "the links", func() bool { return b.number(metricLinks, attrID, uuid, attrState, "up") == 18 })
+	eventually(t, "the links", func() bool { return b.number(semconv.NVLinkLinks, semconv.HWID, uuid, semconv.NVLinkState, "up") == 18 })
 	if n := b.logs.LogRecordCount(); n != 0 {
 		t.Fatalf("%d records of links that stood as they are", n)
 	}
@@ -250,7 +251,7 @@ func TestDCGMALinkThatGoesDownIsCountedAndToldOnce(t *testing.T) {
 			continue
 		}
 		a := lr.Attributes().AsRaw()
-		found = a[attrID] == uuid && a[attrLink] == int64(11) && a[attrFrom] == "up" && a[attrTo] == "down" && a[attrPCI] == "0000:9c:00"
+		found = a[semconv.HWID] == uuid && a[semconv.NVLinkLink] == int64(11) && a[semconv.NVLinkFrom] == "up" && a[semconv.NVLinkTo] == "down" && a[semconv.HWPCI] == "0000:9c:00"
 		if !found {
 			t.Errorf("the record is %v", a)
 		}
@@ -259,22 +260,22 @@ func TestDCGMALinkThatGoesDownIsCountedAndToldOnce(t *testing.T) {
 		t.Error("no record tells the transition")
 	}
 	eventually(t, "the counts", func() bool {
-		return b.number(metricLinks, attrID, uuid, attrState, "down") == 1 && b.number(metricLinks, attrID, uuid, attrState, "up") == 17 && b.number(metricTransitions, attrID, uuid) == 1
+		return b.number(semconv.NVLinkLinks, semconv.HWID, uuid, semconv.NVLinkState, "down") == 1 && b.number(semconv.NVLinkLinks, semconv.HWID, uuid, semconv.NVLinkState, "up") == 17 && b.number(semconv.NVLinkTransitions, semconv.HWID, uuid) == 1
 	})
-	if n := b.number(metricTransitions, attrID, uuidOf(node, 5)); n != 0 {
+	if n := b.number(semconv.NVLinkTransitions, semconv.HWID, uuidOf(node, 5)); n != 0 {
 		t.Errorf("its neighbour has %v transitions", n)
 	}
 }
 
 func TestDCGMTopologyIsToldOnceForEachPair(t *testing.T) {
 	b, node := startDCGM(t, func(_ *Config, n *simgpu.Node) { must(t, n.Topology(0, 3, "pix")) })
-	eventually(t, "the topology", func() bool { _, ok := b.seen(metricTopology); return ok })
-	md, _ := b.newest(metricTopology)
+	eventually(t, "the topology", func() bool { _, ok := b.seen(semconv.GPUTopology); return ok })
+	md, _ := b.newest(semconv.GPUTopology)
 	pairs := map[string]int{}
 	for _, m := range md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
-		if m.Name() == metricTopology {
+		if m.Name() == semconv.GPUTopology {
 			for _, p := range m.Gauge().DataPoints().All() {
-				kind, _ := p.Attributes().Get(attrPath)
+				kind, _ := p.Attributes().Get(semconv.GPUPath)
 				pairs[kind.Str()]++
 			}
 		}
@@ -282,7 +283,7 @@ func TestDCGMTopologyIsToldOnceForEachPair(t *testing.T) {
 	if pairs["NV18"] != 27 || pairs["PIX"] != 1 || len(pairs) != 2 {
 		t.Errorf("pairs by path: %v", pairs)
 	}
-	if b.number(metricTopology, attrID, uuidOf(node, 0), attrPeer, uuidOf(node, 3), attrPath, "PIX") != 1 {
+	if b.number(semconv.GPUTopology, semconv.HWID, uuidOf(node, 0), semconv.GPUPeer, uuidOf(node, 3), semconv.GPUPath, "PIX") != 1 {
 		t.Error("the pair of the exception is another")
 	}
 }
@@ -301,17 +302,19 @@ func TestDCGMOptionalFieldsAreReadWhenAskedFor(t *testing.T) {
 		must(t, n.Set(2, 206, 40), n.Set(2, 526, 1))
 	})
 	uuid := uuidOf(node, 2)
-	eventually(t, "the encoder", func() bool { return b.number("hw.gpu.utilization", attrID, uuid, attrTask, "encoder") == 0.4 })
+	eventually(t, "the encoder", func() bool {
+		return b.number("hw.gpu.utilization", semconv.HWID, uuid, semconv.HWGPUTask, "encoder") == 0.4
+	})
 	for _, q := range []struct {
 		name  string
 		attrs []string
 		want  float64
 	}{
-		{"hw.gpu.utilization", []string{attrID, uuid, attrTask, "decoder"}, 0},
+		{"hw.gpu.utilization", []string{semconv.HWID, uuid, semconv.HWGPUTask, "decoder"}, 0},
 		{"DCGM_FI_DEV_ENC_UTIL", []string{"UUID", uuid}, 40},
 		{"DCGM_FI_DEV_DEC_UTIL", []string{"UUID", uuid}, 0},
 		{"DCGM_FI_DEV_VGPU_LICENSE_STATUS", []string{"UUID", uuid}, 1},
-		{"pitcrew.gpu.nvlink.link.errors", []string{attrID, uuid, attrLink, "3", attrNVLink, "crc"}, 0},
+		{"pitcrew.gpu.nvlink.link.errors", []string{semconv.HWID, uuid, semconv.NVLinkLink, "3", semconv.NVLinkError, "crc"}, 0},
 	} {
 		if got := b.number(q.name, q.attrs...); got != q.want {
 			t.Errorf("%s %v is %v, want %v", q.name, q.attrs, got, q.want)

@@ -9,40 +9,42 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // attributesOf is what the points of a row's metric may carry.
 func attributesOf(f Field) []string {
 	switch f.Name {
-	case metricStatus:
-		return []string{attrID, attrPCI}
-	case metricInfo:
-		return []string{attrID, attrIndex, attrPCI, attrModel, attrSerial, attrDriver}
-	case metricMIG:
-		return []string{attrID, attrParent, attrIndex, attrMIG, attrProfile, attrMIGUUID}
-	case metricTopology:
-		return []string{attrID, attrPeer, attrPath}
-	case metricHealth:
-		return []string{attrID, attrSystem}
-	case metricSwitch:
-		return []string{attrID, attrNVSwitch, attrPCI}
-	case metricLinks:
-		return []string{attrID, attrState}
-	case metricTransitions:
-		return []string{attrID}
+	case semconv.GPUStatus:
+		return []string{semconv.HWID, semconv.HWPCI}
+	case semconv.GPUInfo:
+		return []string{semconv.HWID, semconv.GPUIndex, semconv.HWPCI, semconv.HWModel, semconv.HWSerialNumber, semconv.HWDriverVersion}
+	case semconv.GPUMIGInfo:
+		return []string{semconv.HWID, semconv.HWParent, semconv.GPUIndex, semconv.MIG, semconv.MIGProfile, semconv.MIGUUID}
+	case semconv.GPUTopology:
+		return []string{semconv.HWID, semconv.GPUPeer, semconv.GPUPath}
+	case semconv.GPUHealth:
+		return []string{semconv.HWID, semconv.GPUHealthSystem}
+	case semconv.NVSwitchStatus:
+		return []string{semconv.HWID, semconv.NVSwitchIndex, semconv.HWPCI}
+	case semconv.NVLinkLinks:
+		return []string{semconv.HWID, semconv.NVLinkState}
+	case semconv.NVLinkTransitions:
+		return []string{semconv.HWID}
 	}
 	if f.Level == NodeLevel {
 		return []string{}
 	}
-	out := []string{attrID}
+	out := []string{semconv.HWID}
 	if slices.ContainsFunc(Fields, func(g Field) bool { return g.Name == f.Name && g.perInstance() }) {
-		out = append(out, attrParent, attrMIG, attrProfile)
+		out = append(out, semconv.HWParent, semconv.MIG, semconv.MIGProfile)
 	}
 	if strings.HasPrefix(f.Name, "hw.") {
-		out = append(out, attrType)
+		out = append(out, semconv.HWType)
 	}
 	if f.Level == LinkLevel || f.Level == SwitchLinkLevel {
-		out = append(out, attrLink)
+		out = append(out, semconv.NVLinkLink)
 	}
 	if f.Attr.Key != "" {
 		out = append(out, f.Attr.Key)

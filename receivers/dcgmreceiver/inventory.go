@@ -5,15 +5,17 @@ import (
 	"time"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // fleet says how many GPUs there are and how each is. All points have one time: they are one observation.
 func (b *builder) fleet(t *batch, all []presence, answering, expected int) {
 	for _, g := range all {
-		p := t.own(metricStatus)
-		p.Attributes().PutStr(attrID, g.id())
+		p := t.own(semconv.GPUStatus)
+		p.Attributes().PutStr(semconv.HWID, g.id())
 		if pci := g.pci(); pci != "" {
-			p.Attributes().PutStr(attrPCI, pci)
+			p.Attributes().PutStr(semconv.HWPCI, pci)
 		}
 		if g.ok {
 			p.SetIntValue(1)
@@ -21,8 +23,8 @@ func (b *builder) fleet(t *batch, all []presence, answering, expected int) {
 			p.SetIntValue(0)
 		}
 	}
-	t.own(metricCount).SetIntValue(int64(answering))
-	t.own(metricExpected).SetIntValue(int64(expected))
+	t.own(semconv.GPUCount).SetIntValue(int64(answering))
+	t.own(semconv.GPUExpected).SetIntValue(int64(expected))
 }
 
 // maxSwitches bounds the switches that are remembered; an engine lists twelve at most.
@@ -38,12 +40,12 @@ func (b *builder) switchStatus(t *batch, here []Switch) {
 		}
 	}
 	for id, s := range b.switches {
-		p := t.own(metricSwitch)
+		p := t.own(semconv.NVSwitchStatus)
 		a := p.Attributes()
-		a.PutStr(attrID, id)
-		a.PutInt(attrNVSwitch, int64(s.ID))
+		a.PutStr(semconv.HWID, id)
+		a.PutInt(semconv.NVSwitchIndex, int64(s.ID))
 		if s.PCI != "" {
-			a.PutStr(attrPCI, Device{PCI: s.PCI}.pci())
+			a.PutStr(semconv.HWPCI, Device{PCI: s.PCI}.pci())
 		}
 		if listed[id] {
 			p.SetIntValue(1)
@@ -57,12 +59,12 @@ func (b *builder) switchStatus(t *batch, here []Switch) {
 func (b *builder) info(t *batch, all []presence, inv Inventory, paths []Path) {
 	ids := map[uint]Device{}
 	for _, g := range all {
-		p := t.own(metricInfo)
+		p := t.own(semconv.GPUInfo)
 		p.SetIntValue(1)
 		a := p.Attributes()
-		a.PutStr(attrID, g.id())
-		a.PutInt(attrIndex, int64(g.ID))
-		optional(a, attrPCI, g.pci(), attrModel, g.Model, attrSerial, g.Serial, attrDriver, g.Driver)
+		a.PutStr(semconv.HWID, g.id())
+		a.PutInt(semconv.GPUIndex, int64(g.ID))
+		optional(a, semconv.HWPCI, g.pci(), semconv.HWModel, g.Model, semconv.HWSerialNumber, g.Serial, semconv.HWDriverVersion, g.Driver)
 		ids[g.ID] = g.Device
 	}
 	for _, in := range inv.Instances {
@@ -71,14 +73,14 @@ func (b *builder) info(t *batch, all []presence, inv Inventory, paths []Path) {
 			if !here {
 				break
 			}
-			p := t.own(metricMIG)
+			p := t.own(semconv.GPUMIGInfo)
 			p.SetIntValue(1)
 			a := p.Attributes()
-			a.PutStr(attrID, in.id(of))
-			a.PutStr(attrParent, of.id())
-			a.PutInt(attrIndex, int64(of.ID))
-			a.PutStr(attrMIG, fmt.Sprintf("%d/%d", in.GI, c.CI))
-			optional(a, attrProfile, in.Profile, attrMIGUUID, c.UUID)
+			a.PutStr(semconv.HWID, in.id(of))
+			a.PutStr(semconv.HWParent, of.id())
+			a.PutInt(semconv.GPUIndex, int64(of.ID))
+			a.PutStr(semconv.MIG, fmt.Sprintf("%d/%d", in.GI, c.CI))
+			optional(a, semconv.MIGProfile, in.Profile, semconv.MIGUUID, c.UUID)
 		}
 	}
 	for _, path := range paths {
@@ -87,12 +89,12 @@ func (b *builder) info(t *batch, all []presence, inv Inventory, paths []Path) {
 		if !here || !there {
 			continue
 		}
-		p := t.own(metricTopology)
+		p := t.own(semconv.GPUTopology)
 		p.SetIntValue(1)
 		a := p.Attributes()
-		a.PutStr(attrID, from.id())
-		a.PutStr(attrPeer, to.id())
-		a.PutStr(attrPath, path.Kind)
+		a.PutStr(semconv.HWID, from.id())
+		a.PutStr(semconv.GPUPeer, to.id())
+		a.PutStr(semconv.GPUPath, path.Kind)
 	}
 }
 
@@ -106,7 +108,7 @@ func optional(a pcommon.Map, pairs ...string) {
 }
 
 func (b *builder) stale(t *batch, age time.Duration) {
-	t.own(metricStale).SetDoubleValue(max(0, age.Seconds()))
+	t.own(semconv.DCGMStale).SetDoubleValue(max(0, age.Seconds()))
 }
 
 // health says how each GPU and switch is: the worst of its systems as system "all", each system with an incident, and once more each
@@ -148,9 +150,9 @@ func (b *builder) healthOf(t *batch, id string, e entity, incidents []Incident) 
 	}
 	systems["all"] = worst
 	for system, level := range systems {
-		p := t.own(metricHealth)
-		p.Attributes().PutStr(attrID, id)
-		p.Attributes().PutStr(attrSystem, system)
+		p := t.own(semconv.GPUHealth)
+		p.Attributes().PutStr(semconv.HWID, id)
+		p.Attributes().PutStr(semconv.GPUHealthSystem, system)
 		p.SetIntValue(level)
 	}
 }

@@ -7,16 +7,12 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.uber.org/zap"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // EventTransition is the EventName of the log record of an NVLink that changed its state.
-const EventTransition = "pitcrew.nvlink.transition"
-
-// Attributes of its record.
-const (
-	attrFrom = "pitcrew.nvlink.from"
-	attrTo   = "pitcrew.nvlink.to"
-)
+const EventTransition = semconv.EventNVLinkTransition
 
 // linkStates are the states that are counted.
 var linkStates = []string{"up", "down", "disabled"}
@@ -65,15 +61,15 @@ func (b *builder) links(t *batch, inv Inventory, states []LinkState) (changed []
 	}
 	for _, id := range order {
 		for _, state := range linkStates {
-			p := t.own(metricLinks)
+			p := t.own(semconv.NVLinkLinks)
 			p.SetIntValue(counts[id][state])
-			p.Attributes().PutStr(attrID, id)
-			p.Attributes().PutStr(attrState, state)
+			p.Attributes().PutStr(semconv.HWID, id)
+			p.Attributes().PutStr(semconv.NVLinkState, state)
 		}
-		p := t.own(metricTransitions)
+		p := t.own(semconv.NVLinkTransitions)
 		p.SetIntValue(b.changes[id])
 		p.SetStartTimestamp(b.began)
-		p.Attributes().PutStr(attrID, id)
+		p.Attributes().PutStr(semconv.HWID, id)
 	}
 	return changed
 }
@@ -98,11 +94,11 @@ func (r *dcgmReceiver) tell(ctx context.Context, at pcommon.Timestamp, changed [
 			lr.SetSeverityNumber(plog.SeverityNumberInfo)
 		}
 		a := lr.Attributes()
-		a.PutStr(attrID, c.id)
-		optional(a, attrPCI, c.pci)
-		a.PutInt(attrLink, int64(c.link))
-		a.PutStr(attrFrom, c.from)
-		a.PutStr(attrTo, c.to)
+		a.PutStr(semconv.HWID, c.id)
+		optional(a, semconv.HWPCI, c.pci)
+		a.PutInt(semconv.NVLinkLink, int64(c.link))
+		a.PutStr(semconv.NVLinkFrom, c.from)
+		a.PutStr(semconv.NVLinkTo, c.to)
 		lr.Body().SetStr(fmt.Sprintf("NVLink %d of %s went from %s to %s", c.link, c.id, c.from, c.to))
 	}
 	if err := r.logs.ConsumeLogs(ctx, ld); err != nil {

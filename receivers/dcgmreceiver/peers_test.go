@@ -3,6 +3,8 @@ package dcgmreceiver
 import (
 	"testing"
 	"time"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Each test here names a weakness that users of other exporters report; docs/peer-weaknesses.md maps them.
@@ -10,7 +12,7 @@ import (
 func TestTheRecoveryActionOfBeforeTheAgentStartedIsInTheFirstRound(t *testing.T) {
 	src := replayOf(t, func() time.Time { return t0 })
 	src.Set(0, 1523, 2)
-	p, ok := points(metricsOf(t, src, false), "pitcrew.gpu.recovery_action", attrID)["GPU-a"]
+	p, ok := points(metricsOf(t, src, false), "pitcrew.gpu.recovery_action", semconv.HWID)["GPU-a"]
 	if !ok || p.IntValue() != 2 {
 		t.Errorf("the first round has %v %v, want the reboot that the driver asks for", ok, p.IntValue())
 	}
@@ -26,7 +28,7 @@ func TestASeriesFollowsTheCardAndNotItsNumber(t *testing.T) {
 		}
 		b.values(batch, cards(devices...), values)
 		out := map[string]int64{}
-		for id, p := range points(md, "hw.errors", attrID) {
+		for id, p := range points(md, "hw.errors", semconv.HWID) {
 			out[id] = p.IntValue()
 			if start := p.StartTimestamp().AsTime(); !start.Equal(t0) {
 				t.Errorf("after %v the counter of %s began anew, at %v", at, id, start)
@@ -62,10 +64,10 @@ func TestProfilingFieldsThatGoBlankTakeNothingElseWithThem(t *testing.T) {
 		}
 	}
 	md := metricsOf(t, src, true)
-	if _, ok := points(md, "hw.temperature", attrLocation)["gpu"]; !ok {
+	if _, ok := points(md, "hw.temperature", semconv.HWSensorLocation)["gpu"]; !ok {
 		t.Error("no temperature")
 	}
-	if n := len(points(md, "pitcrew.gpu.activity", attrPipe)); n != 0 {
+	if n := len(points(md, "pitcrew.gpu.activity", semconv.GPUPipe)); n != 0 {
 		t.Errorf("%d blanks became values", n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/sandbox/simgpu"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func TestDCGMProfilingFieldsThatTheCardLacksAreLeftOutAndSaidOnce(t *testing.T) {
@@ -15,7 +16,7 @@ func TestDCGMProfilingFieldsThatTheCardLacksAreLeftOutAndSaidOnce(t *testing.T) 
 		c.ExtraFields = []uint16{1001, 1011}
 		must(t, n.Profiling("group 0 0 1001 1002"))
 	})
-	eventually(t, "what it has", func() bool { _, ok := b.seen("pitcrew.gpu.activity", attrPipe, "graphics"); return ok })
+	eventually(t, "what it has", func() bool { _, ok := b.seen("pitcrew.gpu.activity", semconv.GPUPipe, "graphics"); return ok })
 	if _, ok := b.seen("pitcrew.gpu.nvlink.io"); ok {
 		t.Error("a field that the card lacks has a value")
 	}
@@ -44,11 +45,11 @@ func TestDCGMGroupsThatExcludeOneAnotherAreReducedToTheOneWithMostOfWhatIsAsked(
 		must(t, n.Profiling("group 0 0 1001 1002", "group 0 1 1004", "group 1 0 1005"))
 	})
 	eventually(t, "what can be had at once", func() bool {
-		_, sm := b.seen("pitcrew.gpu.activity", attrPipe, "sm")
-		_, dram := b.seen("pitcrew.gpu.activity", attrPipe, "dram")
+		_, sm := b.seen("pitcrew.gpu.activity", semconv.GPUPipe, "sm")
+		_, dram := b.seen("pitcrew.gpu.activity", semconv.GPUPipe, "dram")
 		return sm && dram
 	})
-	if _, ok := b.seen("pitcrew.gpu.activity", attrPipe, "tensor"); ok {
+	if _, ok := b.seen("pitcrew.gpu.activity", semconv.GPUPipe, "tensor"); ok {
 		t.Error("the field that was given up has a value")
 	}
 	if b.lines("exclude one another") != 1 || b.lines("[1004]") != 1 {
@@ -69,10 +70,10 @@ func TestDCGMCountersThatAnotherProgramHasAreTakenWhenItGivesThemBack(t *testing
 		values, err := e.Read(b.inv, []uint16{150, 1001, 1004}, false)
 		must(t, err)
 		b.values(batch, b.inv, values)
-		if len(points(md, "hw.temperature", attrID)) != 8 {
+		if len(points(md, "hw.temperature", semconv.HWID)) != 8 {
 			t.Fatal("the other fields are not read")
 		}
-		return len(points(md, "pitcrew.gpu.activity", attrPipe)) == 2
+		return len(points(md, "pitcrew.gpu.activity", semconv.GPUPipe)) == 2
 	}
 	for range 3 {
 		if activity() {

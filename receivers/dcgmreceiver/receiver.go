@@ -14,6 +14,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/receiver"
 	"go.uber.org/zap"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // dcgmReceiver serves the metrics and the logs pipeline of one configuration.
@@ -96,7 +98,7 @@ func (r *dcgmReceiver) Shutdown(context.Context) error {
 
 // resource writes the identity of the node.
 func (r *dcgmReceiver) resource(res pcommon.Resource) {
-	for _, kv := range [][2]string{{"k8s.cluster.name", r.cfg.Cluster}, {"k8s.node.name", r.cfg.Node}, {"host.boot.id", r.bootID}} {
+	for _, kv := range [][2]string{{semconv.K8sClusterName, r.cfg.Cluster}, {semconv.K8sNodeName, r.cfg.Node}, {semconv.HostBootID, r.bootID}} {
 		if kv[1] != "" {
 			res.Attributes().PutStr(kv[0], kv[1])
 		}

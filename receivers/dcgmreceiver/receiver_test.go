@@ -18,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // statusHost remembers the statuses a component reported.
@@ -91,7 +93,7 @@ func startBench(t *testing.T, src *Replay, change func(*Config)) *bench {
 func (b *bench) newest(name string) (pmetric.Metrics, bool) {
 	all := b.metrics.AllMetrics()
 	for i := len(all) - 1; i >= 0; i-- {
-		if len(points(all[i], name, attrID)) > 0 {
+		if len(points(all[i], name, semconv.HWID)) > 0 {
 			return all[i], true
 		}
 	}
@@ -99,11 +101,11 @@ func (b *bench) newest(name string) (pmetric.Metrics, bool) {
 }
 
 func (b *bench) status(uuid string) (int64, bool) {
-	md, ok := b.newest(metricStatus)
+	md, ok := b.newest(semconv.GPUStatus)
 	if !ok {
 		return 0, false
 	}
-	p, ok := points(md, metricStatus, attrID)[uuid]
+	p, ok := points(md, semconv.GPUStatus, semconv.HWID)[uuid]
 	if !ok {
 		return 0, false
 	}
@@ -115,7 +117,7 @@ func (b *bench) stale() float64 {
 	if len(all) == 0 {
 		return -1
 	}
-	return points(all[len(all)-1], metricStale, attrID)[""].DoubleValue()
+	return points(all[len(all)-1], semconv.DCGMStale, semconv.HWID)[""].DoubleValue()
 }
 
 func eventually(t *testing.T, what string, f func() bool) {
@@ -149,8 +151,8 @@ func TestAHangShowsAsStaleAndNeverAsZeros(t *testing.T) {
 	eventually(t, "a violation gets through", func() bool { return b.logs.LogRecordCount() == 1 })
 	eventually(t, "staleness is told on", func() bool { return len(b.metrics.AllMetrics()) > 5 })
 	for _, md := range b.metrics.AllMetrics() {
-		for _, name := range []string{metricStatus, metricCount, "hw.temperature", "hw.errors"} {
-			if n := len(points(md, name, attrID)); n != 0 {
+		for _, name := range []string{semconv.GPUStatus, semconv.GPUCount, "hw.temperature", "hw.errors"} {
+			if n := len(points(md, name, semconv.HWID)); n != 0 {
 				t.Fatalf("%d points of %s while nothing is known", n, name)
 			}
 		}
@@ -162,8 +164,8 @@ func TestAHangShowsAsStaleAndNeverAsZeros(t *testing.T) {
 	release()
 	eventually(t, "it asks anew", func() bool { return b.Calls("Read")+b.Calls("Inventory") >= calls+2 })
 	for _, md := range b.metrics.AllMetrics() {
-		for _, name := range []string{metricStatus, "hw.errors"} { // what each round asks for
-			if n := len(points(md, name, attrID)); n != 0 {
+		for _, name := range []string{semconv.GPUStatus, "hw.errors"} { // what each round asks for
+			if n := len(points(md, name, semconv.HWID)); n != 0 {
 				t.Fatalf("%d points of %s, of an answer that is as old as its question", n, name)
 			}
 		}
@@ -178,8 +180,8 @@ func TestAVanishedGPUIsLostAtOnceAndComesBack(t *testing.T) {
 	for _, way := range [][]Device{{gpu(0, "a", true)}, {gpu(0, "a", true), gpu(1, "b", false)}} {
 		b.SetDevices(way...)
 		eventually(t, "it is lost", func() bool { v, ok := b.status("b"); return ok && v == 0 })
-		md, _ := b.newest(metricStatus)
-		if n, want := points(md, metricCount, attrID)[""].IntValue(), points(md, metricExpected, attrID)[""].IntValue(); n != 1 || want != 2 {
+		md, _ := b.newest(semconv.GPUStatus)
+		if n, want := points(md, semconv.GPUCount, semconv.HWID)[""].IntValue(), points(md, semconv.GPUExpected, semconv.HWID)[""].IntValue(); n != 1 || want != 2 {
 			t.Errorf("%d of %d", n, want)
 		}
 		if v, _ := b.status("a"); v != 1 {
@@ -209,13 +211,13 @@ func TestAViolationIsALogRecordAndAReadingAtOnce(t *testing.T) {
 	eventually(t, "the record", func() bool { return b.logs.LogRecordCount() == 1 })
 	eventually(t, "the reading", func() bool {
 		md, ok := b.newest("pitcrew.gpu.xid")
-		return ok && points(md, "pitcrew.gpu.xid", attrID)["b"].IntValue() == 79
+		return ok && points(md, "pitcrew.gpu.xid", semconv.HWID)["b"].IntValue() == 79
 	})
 	t.Logf("record and reading after %v, the interval is an hour", time.Since(began))
 	rl := b.logs.AllLogs()[0].ResourceLogs().At(0)
 	lr := rl.ScopeLogs().At(0).LogRecords().At(0)
 	a := lr.Attributes().AsRaw()
-	if lr.EventName() != EventViolation || a[attrID] != "b" || a[attrPolicy] != "xid" || a[attrXIDCode] != int64(79) || a[attrPCI] != "0000:1a:00" {
+	if lr.EventName() != EventViolation || a[semconv.HWID] != "b" || a[semconv.Policy] != "xid" || a[semconv.XIDCode] != int64(79) || a[semconv.HWPCI] != "0000:1a:00" {
 		t.Errorf("record is %q %v", lr.EventName(), a)
 	}
 	if n, _ := rl.Resource().Attributes().Get("k8s.node.name"); n.Str() != "node-a" {
@@ -272,7 +274,7 @@ func TestWithoutAnEngineTheReceiverStartsAndSaysWhatIsMissing(t *testing.T) {
 	eventually(t, "it says so", func() bool { return b.host.last() == componentstatus.StatusRecoverableError })
 	eventually(t, "staleness is told", func() bool { return b.stale() > 0 })
 	for _, md := range b.metrics.AllMetrics() {
-		if n := len(points(md, metricCount, attrID)); n != 0 {
+		if n := len(points(md, semconv.GPUCount, semconv.HWID)); n != 0 {
 			t.Fatal("GPUs were counted that nobody saw")
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"go.opentelemetry.io/collector/component/componentstatus"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.uber.org/zap"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // infoEvery is how often it is said which card is which; series that are not said for twice as long end on the agent's endpoint.
@@ -229,7 +231,7 @@ func (r *run) emitStale(ctx context.Context) {
 	md, t := r.build.begin(r.now())
 	r.build.stale(t, r.now().Sub(r.good))
 	if n := r.fleet.expected(); n > 0 {
-		t.own(metricExpected).SetIntValue(int64(n))
+		t.own(semconv.GPUExpected).SetIntValue(int64(n))
 	}
 	r.send(ctx, md)
 }

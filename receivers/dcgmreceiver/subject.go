@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 
 	"github.com/pitcrew/pitcrew/rules"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // entity is a number of the engine: GPUs, instances and switches are numbered each for themselves.
@@ -81,17 +82,17 @@ func (b *builder) know(inv Inventory) {
 
 // identify puts on a point what it is about.
 func (s *subject) identify(a pcommon.Map, r *row, v *Value) {
-	a.PutStr(attrID, s.id)
+	a.PutStr(semconv.HWID, s.id)
 	if s.parent != "" {
-		a.PutStr(attrParent, s.parent)
-		a.PutStr(attrMIG, s.gi)
-		a.PutStr(attrProfile, s.profile)
+		a.PutStr(semconv.HWParent, s.parent)
+		a.PutStr(semconv.MIG, s.gi)
+		a.PutStr(semconv.MIGProfile, s.profile)
 	}
 	if strings.HasPrefix(r.Name, "hw.") {
-		a.PutStr(attrType, "gpu")
+		a.PutStr(semconv.HWType, "gpu")
 	}
 	if v.Link >= 0 {
-		a.PutInt(attrLink, int64(v.Link))
+		a.PutInt(semconv.NVLinkLink, int64(v.Link))
 	}
 }
 

@@ -7,17 +7,12 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.uber.org/zap"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // EventViolation is the EventName of a policy violation's log record.
-const EventViolation = "pitcrew.dcgm.violation"
-
-// Attributes of a violation's record.
-const (
-	attrPolicy  = "pitcrew.policy"
-	attrXIDCode = "pitcrew.xid.code"
-	attrCount   = "pitcrew.count"
-)
+const EventViolation = semconv.EventDCGMViolation
 
 // listen passes violations on at once, whatever the loop waits for, and makes it read the fast fields.
 func (r *dcgmReceiver) listen(ctx context.Context, src Source) {
@@ -54,16 +49,16 @@ func (r *dcgmReceiver) record(v Violation) plog.Logs {
 	lr.SetSeverityNumber(plog.SeverityNumberError)
 	d := r.device(v.GPU)
 	a := lr.Attributes()
-	a.PutStr(attrID, d.id())
+	a.PutStr(semconv.HWID, d.id())
 	if pci := d.pci(); pci != "" {
-		a.PutStr(attrPCI, pci)
+		a.PutStr(semconv.HWPCI, pci)
 	}
-	a.PutInt(attrIndex, int64(v.GPU))
-	a.PutStr(attrPolicy, v.Policy)
+	a.PutInt(semconv.GPUIndex, int64(v.GPU))
+	a.PutStr(semconv.Policy, v.Policy)
 	if v.Policy == "xid" {
-		a.PutInt(attrXIDCode, v.Code)
+		a.PutInt(semconv.XIDCode, v.Code)
 	} else {
-		a.PutInt(attrCount, v.Code)
+		a.PutInt(semconv.Count, v.Code)
 	}
 	lr.Body().SetStr(fmt.Sprintf("DCGM policy %s violated by GPU %d (%s): %d", v.Policy, v.GPU, d.id(), v.Code))
 	return ld

@@ -7,29 +7,11 @@ import (
 	"github.com/prometheus/procfs/sysfs"
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 const scope = "github.com/pitcrew/pitcrew/receivers/fabricreceiver"
-
-// Attributes; metadata.yaml describes them.
-const (
-	attrID        = "hw.id" // mlx5_0/1
-	attrName      = "hw.name"
-	attrType      = "hw.type"
-	attrPCI       = "hw.pci"
-	attrPort      = "pitcrew.fabric.port"
-	attrLayer     = "pitcrew.fabric.layer"
-	attrState     = "pitcrew.fabric.state"
-	attrBefore    = "pitcrew.fabric.state.before"
-	attrPhys      = "pitcrew.fabric.phys_state"
-	attrCount     = "pitcrew.count"
-	attrDirection = "network.io.direction"
-	attrError     = "error.type"
-	attrSignal    = "pitcrew.fabric.signal"
-
-	resCluster = "k8s.cluster.name"
-	resNode    = "k8s.node.name"
-)
 
 // row is a value of a port.
 type row struct {
@@ -39,39 +21,29 @@ type row struct {
 	read                func(*sysfs.InfiniBandPort) *uint64
 }
 
-const (
-	metricUp         = "hw.network.up"
-	metricLimit      = "hw.network.bandwidth.limit"
-	metricIO         = "hw.network.io"
-	metricPackets    = "hw.network.packets"
-	metricErrors     = "pitcrew.fabric.errors"
-	metricCongestion = "pitcrew.fabric.congestion"
-	metricDowns      = "pitcrew.fabric.link.downs"
-)
-
 func errorRow(kind string, read func(*sysfs.InfiniBandPort) *uint64) row {
-	return row{metricErrors, "{error}", "Errors that a port's own counters have, by the counter", true, attrError, kind, read}
+	return row{semconv.FabricErrors, "{error}", "Errors that a port's own counters have, by the counter", true, semconv.ErrorType, kind, read}
 }
 
 func congestionRow(kind string, read func(*sysfs.InfiniBandPort) *uint64) row {
-	return row{metricCongestion, "{signal}", "Signs of congestion that a port's own counters have, by the counter", true, attrSignal, kind, read}
+	return row{semconv.FabricCongestion, "{signal}", "Signs of congestion that a port's own counters have, by the counter", true, semconv.FabricSignal, kind, read}
 }
 
 // rows are the values, in the order in which they are sent. Counters that an adapter does not have give no point.
 var rows = []row{
-	{metricUp, "1", "1 while the port is ACTIVE", false, "", "", func(p *sysfs.InfiniBandPort) *uint64 {
+	{semconv.HWNetworkUp, "1", "1 while the port is ACTIVE", false, "", "", func(p *sysfs.InfiniBandPort) *uint64 {
 		up := uint64(0)
 		if p.State == active {
 			up = 1
 		}
 		return &up
 	}},
-	{metricLimit, "By/s", "Rate at which the link was set up", false, "", "", func(p *sysfs.InfiniBandPort) *uint64 { return &p.Rate }},
-	{metricIO, "By", "Bytes sent and received", true, attrDirection, "transmit", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.PortXmitData }},
-	{metricIO, "By", "Bytes sent and received", true, attrDirection, "receive", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.PortRcvData }},
-	{metricPackets, "{packet}", "Packets sent and received", true, attrDirection, "transmit", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.PortXmitPackets }},
-	{metricPackets, "{packet}", "Packets sent and received", true, attrDirection, "receive", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.PortRcvPackets }},
-	{metricDowns, "{transition}", "How often the link went down since the driver was loaded", true, "", "", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.LinkDowned }},
+	{semconv.HWNetworkBandwidthLimit, "By/s", "Rate at which the link was set up", false, "", "", func(p *sysfs.InfiniBandPort) *uint64 { return &p.Rate }},
+	{semconv.HWNetworkIO, "By", "Bytes sent and received", true, semconv.NetworkIODirection, "transmit", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.PortXmitData }},
+	{semconv.HWNetworkIO, "By", "Bytes sent and received", true, semconv.NetworkIODirection, "receive", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.PortRcvData }},
+	{semconv.HWNetworkPackets, "{packet}", "Packets sent and received", true, semconv.NetworkIODirection, "transmit", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.PortXmitPackets }},
+	{semconv.HWNetworkPackets, "{packet}", "Packets sent and received", true, semconv.NetworkIODirection, "receive", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.PortRcvPackets }},
+	{semconv.FabricLinkDowns, "{transition}", "How often the link went down since the driver was loaded", true, "", "", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.LinkDowned }},
 
 	errorRow("symbol_error", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.SymbolError }),
 	errorRow("link_error_recovery", func(p *sysfs.InfiniBandPort) *uint64 { return p.Counters.LinkErrorRecovery }),
@@ -99,10 +71,10 @@ var rows = []row{
 
 // identify puts on a point which port it is about.
 func (a *adapter) identify(to pcommon.Map, n string, layer string) {
-	to.PutStr(attrID, a.name+"/"+n)
-	to.PutStr(attrName, a.name)
-	to.PutStr(attrType, "network")
-	for _, kv := range [][2]string{{attrLayer, layer}, {attrPCI, a.pci}} {
+	to.PutStr(semconv.HWID, a.name+"/"+n)
+	to.PutStr(semconv.HWName, a.name)
+	to.PutStr(semconv.HWType, "network")
+	for _, kv := range [][2]string{{semconv.FabricLayer, layer}, {semconv.HWPCI, a.pci}} {
 		if kv[1] != "" {
 			to.PutStr(kv[0], kv[1])
 		}

@@ -15,6 +15,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/receiver"
 	"go.uber.org/zap"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 const (
@@ -22,7 +24,6 @@ const (
 	maxAdapters = 64
 	endWithin   = 2 * time.Second // Shutdown waits no longer for an adapter that hangs
 	sayAgain    = time.Hour       // of trouble that stands as it was said
-	eventPort   = "pitcrew.fabric.port"
 )
 
 // fabricReceiver serves the metrics and the logs pipeline of one configuration.
@@ -229,24 +230,24 @@ func (r *fabricReceiver) say(ctx context.Context, a *adapter, changes []change, 
 	sl.Scope().SetName(scope)
 	for _, c := range changes {
 		rec := sl.LogRecords().AppendEmpty()
-		rec.SetEventName(eventPort)
+		rec.SetEventName(semconv.EventFabricPort)
 		rec.SetTimestamp(pcommon.NewTimestampFromTime(now))
 		rec.SetObservedTimestamp(pcommon.NewTimestampFromTime(now))
 		rec.SetSeverityNumber(plog.SeverityNumberInfo)
 		to := rec.Attributes()
 		a.identify(to, c.port, c.layer)
 		if n, err := strconv.ParseInt(c.port, 10, 32); err == nil {
-			to.PutInt(attrPort, n)
+			to.PutInt(semconv.FabricPort, n)
 		}
-		to.PutStr(attrState, c.state)
+		to.PutStr(semconv.FabricState, c.state)
 		if c.phys != "" {
-			to.PutStr(attrPhys, c.phys)
+			to.PutStr(semconv.FabricPhysState, c.phys)
 		}
 		if c.before != "" {
-			to.PutStr(attrBefore, c.before)
+			to.PutStr(semconv.FabricStateBefore, c.before)
 		}
 		if c.downs > 0 {
-			to.PutInt(attrCount, int64(min(c.downs, 1<<31)))
+			to.PutInt(semconv.Count, int64(min(c.downs, 1<<31)))
 		}
 	}
 	if err := r.logs.ConsumeLogs(ctx, logs); err != nil && ctx.Err() == nil {
@@ -260,7 +261,7 @@ func (r *fabricReceiver) say(ctx context.Context, a *adapter, changes []change, 
 }
 
 func (r *fabricReceiver) resource(to pcommon.Resource) {
-	for _, kv := range [][2]string{{resCluster, r.cfg.Cluster}, {resNode, r.cfg.Node}} {
+	for _, kv := range [][2]string{{semconv.K8sClusterName, r.cfg.Cluster}, {semconv.K8sNodeName, r.cfg.Node}} {
 		if kv[1] != "" {
 			to.Attributes().PutStr(kv[0], kv[1])
 		}

@@ -16,6 +16,8 @@ import (
 	"go.opentelemetry.io/collector/receiver/receivertest"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,23 +31,23 @@ func TestAPortsStateAndCountersAreSaid(t *testing.T) {
 	}
 	got := r.values()
 	for k, v := range map[string]int64{
-		metricUp: 1, metricLimit: 50e9, metricIO + " transmit": 4000 /* lanes */, metricIO + " receive": 0, metricErrors + " symbol_error": 7,
-		metricErrors + " out_of_sequence": 10, metricCongestion + " cnp_sent": 10, metricDowns: 0,
+		semconv.HWNetworkUp: 1, semconv.HWNetworkBandwidthLimit: 50e9, semconv.HWNetworkIO + " transmit": 4000 /* lanes */, semconv.HWNetworkIO + " receive": 0, semconv.FabricErrors + " symbol_error": 7,
+		semconv.FabricErrors + " out_of_sequence": 10, semconv.FabricCongestion + " cnp_sent": 10, semconv.FabricLinkDowns: 0,
 	} {
 		if have, ok := got[k]; !ok || have != v {
 			t.Errorf("%s is %d (%v), want %d", k, have, ok, v)
 		}
 	}
-	if _, ok := got[metricErrors+" out_of_buffer"]; ok {
+	if _, ok := got[semconv.FabricErrors+" out_of_buffer"]; ok {
 		t.Error("a counter that the adapter does not have has a value")
 	}
 	p := r.metricsSink.AllMetrics()[0].ResourceMetrics().At(0)
 	point := p.ScopeMetrics().At(0).Metrics().At(0).Gauge().DataPoints().At(0)
-	want := map[string]any{attrID: "mlx5_0/1", attrName: "mlx5_0", attrType: "network", attrLayer: "InfiniBand", attrPCI: "0000:1b:00"}
+	want := map[string]any{semconv.HWID: "mlx5_0/1", semconv.HWName: "mlx5_0", semconv.HWType: "network", semconv.FabricLayer: "InfiniBand", semconv.HWPCI: "0000:1b:00"}
 	if got := point.Attributes().AsRaw(); !reflect.DeepEqual(got, want) {
 		t.Errorf("attributes %v, want %v", got, want)
 	}
-	if got := p.Resource().Attributes().AsRaw(); !reflect.DeepEqual(got, map[string]any{resCluster: "c", resNode: "n1"}) {
+	if got := p.Resource().Attributes().AsRaw(); !reflect.DeepEqual(got, map[string]any{semconv.K8sClusterName: "c", semconv.K8sNodeName: "n1"}) {
 		t.Errorf("resource %v", got)
 	}
 }
@@ -330,8 +332,8 @@ func TestMetadataNamesWhatTheCodeEmits(t *testing.T) {
 	if len(meta.Metrics) != len(names) || meta.Type != Type.String() || len(meta.Events) != 1 {
 		t.Errorf("metadata has other metrics or events: %+v", meta)
 	}
-	for _, a := range []string{attrID, attrName, attrType, attrPCI, attrPort, attrLayer, attrState, attrBefore, attrPhys, attrCount} {
-		if _, ok := meta.Attributes[a]; !ok || !slices.Contains(meta.Events[eventPort].Attributes, a) {
+	for _, a := range []string{semconv.HWID, semconv.HWName, semconv.HWType, semconv.HWPCI, semconv.FabricPort, semconv.FabricLayer, semconv.FabricState, semconv.FabricStateBefore, semconv.FabricPhysState, semconv.Count} {
+		if _, ok := meta.Attributes[a]; !ok || !slices.Contains(meta.Events[semconv.EventFabricPort].Attributes, a) {
 			t.Errorf("%s is not described", a)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"go.opentelemetry.io/collector/consumer/consumertest"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // sys is a /sys that a test writes, in the shape of one with ConnectX adapters.
@@ -125,8 +127,8 @@ func (r *rig) said(t testing.TB, name string, after time.Duration) []string {
 	for _, ld := range r.logsSink.AllLogs() {
 		for _, rec := range ld.ResourceLogs().At(0).ScopeLogs().At(0).LogRecords().All() {
 			a := rec.Attributes().AsRaw()
-			s := fmt.Sprint(a[attrBefore], "→", a[attrState])
-			if n, ok := a[attrCount]; ok {
+			s := fmt.Sprint(a[semconv.FabricStateBefore], "→", a[semconv.FabricState])
+			if n, ok := a[semconv.Count]; ok {
 				s += fmt.Sprint(" ", n)
 			}
 			out = append(out, s)
@@ -148,7 +150,7 @@ func (r *rig) values() map[string]int64 {
 			}
 			for _, p := range points.All() {
 				key := m.Name()
-				for _, a := range []string{attrDirection, attrError, attrSignal} {
+				for _, a := range []string{semconv.NetworkIODirection, semconv.ErrorType, semconv.FabricSignal} {
 					if v, ok := p.Attributes().Get(a); ok {
 						key += " " + v.Str()
 					}

@@ -14,31 +14,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/receivers/process"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 const scope = "github.com/pitcrew/pitcrew/receivers/gpuprocessreceiver"
-
-// The events; metadata.yaml describes them and their attributes.
-const (
-	eventUses  = "pitcrew.gpu.process"
-	eventEnded = "pitcrew.gpu.process_ended"
-
-	attrPID       = "process.pid"
-	attrName      = "process.executable.name"
-	attrCommand   = "process.command_line"
-	attrStart     = "pitcrew.process.start"
-	attrGPU       = "hw.id"
-	attrPCI       = "hw.pci"
-	attrMinor     = "pitcrew.gpu.minor"
-	attrPodUID    = "k8s.pod.uid"
-	attrContainer = "container.id"
-	attrNamespace = "k8s.namespace.name"
-	attrPod       = "k8s.pod.name"
-	attrCName     = "k8s.container.name"
-
-	resCluster = "k8s.cluster.name"
-	resNode    = "k8s.node.name"
-)
 
 type logReceiver struct {
 	set  receiver.Settings
@@ -132,7 +111,7 @@ func (r *logReceiver) trouble(err error) {
 func (r *logReceiver) logs(found []use) plog.Logs {
 	logs := plog.NewLogs()
 	rl := logs.ResourceLogs().AppendEmpty()
-	for _, kv := range [][2]string{{resCluster, r.cfg.Cluster}, {resNode, r.cfg.Node}} {
+	for _, kv := range [][2]string{{semconv.K8sClusterName, r.cfg.Cluster}, {semconv.K8sNodeName, r.cfg.Node}} {
 		if kv[1] != "" {
 			rl.Resource().Attributes().PutStr(kv[0], kv[1])
 		}
@@ -142,21 +121,21 @@ func (r *logReceiver) logs(found []use) plog.Logs {
 	at := pcommon.NewTimestampFromTime(r.now())
 	for _, u := range found {
 		rec := sl.LogRecords().AppendEmpty()
-		rec.SetEventName(eventUses)
+		rec.SetEventName(semconv.EventGPUProcess)
 		if u.ended {
-			rec.SetEventName(eventEnded)
+			rec.SetEventName(semconv.EventGPUProcessEnded)
 		}
 		rec.SetTimestamp(at)
 		rec.SetObservedTimestamp(at)
 		rec.SetSeverityNumber(plog.SeverityNumberInfo)
 		a := rec.Attributes()
 		a.EnsureCapacity(12)
-		a.PutInt(attrPID, int64(u.pid))
-		a.PutInt(attrStart, int64(u.facts.Start))
-		a.PutInt(attrMinor, int64(u.minor))
+		a.PutInt(semconv.ProcessPID, int64(u.pid))
+		a.PutInt(semconv.ProcessStart, int64(u.facts.Start))
+		a.PutInt(semconv.GPUMinor, int64(u.minor))
 		for _, kv := range [][2]string{
-			{attrName, u.facts.Comm}, {attrCommand, u.facts.Command}, {attrGPU, u.gpu.UUID}, {attrPCI, u.gpu.PCI}, {attrPodUID, u.in.PodUID},
-			{attrContainer, u.in.ID}, {attrNamespace, u.names.Namespace}, {attrPod, u.names.Pod}, {attrCName, u.names.Container},
+			{semconv.ProcessExecutableName, u.facts.Comm}, {semconv.ProcessCommandLine, u.facts.Command}, {semconv.HWID, u.gpu.UUID}, {semconv.HWPCI, u.gpu.PCI}, {semconv.K8sPodUID, u.in.PodUID},
+			{semconv.ContainerID, u.in.ID}, {semconv.K8sNamespaceName, u.names.Namespace}, {semconv.K8sPodName, u.names.Pod}, {semconv.K8sContainerName, u.names.Container},
 		} {
 			if kv[1] != "" {
 				a.PutStr(kv[0], kv[1])

@@ -22,6 +22,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pitcrew/pitcrew/receivers/process/proctest"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -72,11 +73,11 @@ func (r *rig) said(t testing.TB, after time.Duration) []string {
 	out := []string{}
 	for _, rec := range records(&r.sink) {
 		sign := "+"
-		if rec.EventName() == eventEnded {
+		if rec.EventName() == semconv.EventGPUProcessEnded {
 			sign = "-"
 		}
 		a := rec.Attributes().AsRaw()
-		out = append(out, fmt.Sprint(sign, a[attrPID], " ", a[attrGPU]))
+		out = append(out, fmt.Sprint(sign, a[semconv.ProcessPID], " ", a[semconv.HWID]))
 	}
 	slices.Sort(out)
 	return out
@@ -101,17 +102,17 @@ func TestAProcessAndItsGPUAreSaidWithItsContainer(t *testing.T) {
 	}
 	r.look(t.Context())
 	recs := records(&r.sink)
-	if len(recs) != 1 || recs[0].EventName() != eventUses {
+	if len(recs) != 1 || recs[0].EventName() != semconv.EventGPUProcess {
 		t.Fatalf("%d records", len(recs))
 	}
 	want := map[string]any{
-		attrPID: int64(42), attrStart: int64(100), attrMinor: int64(0), attrName: "python3", attrCommand: "python3 train.py", attrGPU: "GPU-a", attrPCI: "0000:1a:00",
-		attrPodUID: uid, attrContainer: container, attrNamespace: "train", attrPod: "llm-0", attrCName: "main",
+		semconv.ProcessPID: int64(42), semconv.ProcessStart: int64(100), semconv.GPUMinor: int64(0), semconv.ProcessExecutableName: "python3", semconv.ProcessCommandLine: "python3 train.py", semconv.HWID: "GPU-a", semconv.HWPCI: "0000:1a:00",
+		semconv.K8sPodUID: uid, semconv.ContainerID: container, semconv.K8sNamespaceName: "train", semconv.K8sPodName: "llm-0", semconv.K8sContainerName: "main",
 	}
 	if got := recs[0].Attributes().AsRaw(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v\nwant %v", got, want)
 	}
-	if res := r.sink.AllLogs()[0].ResourceLogs().At(0).Resource().Attributes().AsRaw(); !reflect.DeepEqual(res, map[string]any{resCluster: "c", resNode: "n1"}) {
+	if res := r.sink.AllLogs()[0].ResourceLogs().At(0).Resource().Attributes().AsRaw(); !reflect.DeepEqual(res, map[string]any{semconv.K8sClusterName: "c", semconv.K8sNodeName: "n1"}) {
 		t.Errorf("resource %v", res)
 	}
 }
@@ -128,7 +129,7 @@ func TestAProcessThatWasNotYetInItsContainerIsNamedOnceItIs(t *testing.T) {
 	if len(recs) != 1 {
 		t.Fatalf("%d records", len(recs))
 	}
-	if got, _ := recs[0].Attributes().Get(attrContainer); got.Str() != container {
+	if got, _ := recs[0].Attributes().Get(semconv.ContainerID); got.Str() != container {
 		t.Errorf("container %q", got.Str())
 	}
 }
@@ -336,13 +337,13 @@ func TestMetadataNamesWhatTheCodeEmits(t *testing.T) {
 	if err := yaml.Unmarshal(raw, &meta); err != nil {
 		t.Fatal(err)
 	}
-	attrs := []string{attrPID, attrName, attrCommand, attrStart, attrGPU, attrPCI, attrMinor, attrPodUID, attrContainer, attrNamespace, attrPod, attrCName}
+	attrs := []string{semconv.ProcessPID, semconv.ProcessExecutableName, semconv.ProcessCommandLine, semconv.ProcessStart, semconv.HWID, semconv.HWPCI, semconv.GPUMinor, semconv.K8sPodUID, semconv.ContainerID, semconv.K8sNamespaceName, semconv.K8sPodName, semconv.K8sContainerName}
 	for _, a := range attrs {
-		if _, ok := meta.Attributes[a]; !ok || !slices.Contains(meta.Events[eventUses].Attributes, a) {
+		if _, ok := meta.Attributes[a]; !ok || !slices.Contains(meta.Events[semconv.EventGPUProcess].Attributes, a) {
 			t.Errorf("%s is not described", a)
 		}
 	}
-	if len(meta.Attributes) != len(attrs) || len(meta.Events) != 2 || len(meta.Events[eventEnded].Attributes) == 0 || meta.Type != Type.String() || len(meta.Resource) != 2 {
+	if len(meta.Attributes) != len(attrs) || len(meta.Events) != 2 || len(meta.Events[semconv.EventGPUProcessEnded].Attributes) == 0 || meta.Type != Type.String() || len(meta.Resource) != 2 {
 		t.Errorf("metadata %+v", meta)
 	}
 	var _ component.Type = Type

@@ -12,10 +12,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog"
 
 	"github.com/pitcrew/pitcrew/hook"
+	"github.com/pitcrew/pitcrew/semconv"
 )
-
-// EventCollectives is a log event, one for each process group of a rank whose step stands still.
-const EventCollectives = "pitcrew.train.collectives"
 
 const (
 	// collectivesFresh is for how long a rank's word about its collectives is told as metrics; it says them every 5 s.
@@ -27,8 +25,8 @@ const (
 )
 
 var (
-	enqueued  = about{"pitcrew.train.collective.enqueued", "{collective}", "Collectives of a process group that the rank has entered, while its step stands still", integer}
-	completed = about{"pitcrew.train.collective.completed", "{collective}", "Collectives of a process group that the rank has completed, while its step stands still", integer}
+	enqueued  = about{semconv.TrainCollectiveEnqueued, "{collective}", "Collectives of a process group that the rank has entered, while its step stands still", integer}
+	completed = about{semconv.TrainCollectiveCompleted, "{collective}", "Collectives of a process group that the rank has completed, while its step stands still", integer}
 )
 
 // claims is what ranks told last of their collectives.
@@ -134,17 +132,17 @@ func (r *torchReceiver) collectives(ctx context.Context, e hook.Event, c hook.Co
 	c = r.claims.take(e.Rank, c.Trimmed(), now)
 	for _, g := range c.Groups {
 		body := fmt.Sprintf("rank %d stands in step %d after %d collectives of group %s", s.Rank, c.Step, g.Enqueued, g.Name)
-		r.emit(ctx, EventCollectives, plog.SeverityNumberInfo, now, body, func(a pcommon.Map) {
+		r.emit(ctx, semconv.EventTrainCollectives, plog.SeverityNumberInfo, now, body, func(a pcommon.Map) {
 			putIdentity(a, e.PodUID, s.Identity, s.GPUUUID)
-			a.PutInt("pitcrew.step", c.Step)
-			a.PutStr("pitcrew.process_group.name", g.Name)
-			a.PutStr("pitcrew.process_group.desc", g.Desc)
-			a.PutStr("pitcrew.process_group.ranks", g.Ranks)
-			a.PutInt("pitcrew.process_group.size", int64(g.Size))
-			a.PutInt("pitcrew.collective.enqueued", g.Enqueued)
-			a.PutInt("pitcrew.collective.started", g.Started)
-			a.PutInt("pitcrew.collective.completed", g.Completed)
-			a.PutStr("pitcrew.collective.op", g.Op)
+			a.PutInt(semconv.Step, c.Step)
+			a.PutStr(semconv.ProcessGroupName, g.Name)
+			a.PutStr(semconv.ProcessGroupDesc, g.Desc)
+			a.PutStr(semconv.ProcessGroupRanks, g.Ranks)
+			a.PutInt(semconv.ProcessGroupSize, int64(g.Size))
+			a.PutInt(semconv.CollectiveEnqueued, g.Enqueued)
+			a.PutInt(semconv.CollectiveStarted, g.Started)
+			a.PutInt(semconv.CollectiveCompleted, g.Completed)
+			a.PutStr(semconv.CollectiveOp, g.Op)
 		})
 	}
 }
@@ -156,9 +154,9 @@ func (b *batch) collectives(c *cursor, rank *hook.Rank, s *hook.Snapshot) {
 		for m, v := range map[*about]int64{&enqueued: g.Enqueued, &completed: g.Completed} {
 			if v >= 0 {
 				p := b.put(m, c, s, at, float64(v))
-				p.Attributes().PutStr("pitcrew.process_group.name", g.Name)
+				p.Attributes().PutStr(semconv.ProcessGroupName, g.Name)
 				if m == &enqueued && g.Op != "" {
-					p.Attributes().PutStr("pitcrew.collective.op", g.Op)
+					p.Attributes().PutStr(semconv.CollectiveOp, g.Op)
 				}
 			}
 		}

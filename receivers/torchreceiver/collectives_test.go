@@ -11,17 +11,18 @@ import (
 
 	"github.com/pitcrew/pitcrew/hook"
 	"github.com/pitcrew/pitcrew/hook/hooktest"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func TestAStalledRanksCollectivesAreToldAsEventsAndMetricsUntilItSteps(t *testing.T) {
 	root, logs := t.TempDir(), &logSink{}
 	metrics := start(t, componenttest.NewNopHost(), root, logs, nil)
 	rank := hooktest.Start(t, hooktest.Config{Dir: hooktest.Pod(t, root, podUID), Rank: 1, WorldSize: 2, Attempt: 3})
-	logs.wait(t, EventRankAttached)
+	logs.wait(t, semconv.EventTrainRankAttached)
 	rank.Tell("step 7")
 	rank.Tell(`say {"t":"collectives","attempt":2,"step":7,"groups":[{"name":"old","enqueued":1}]}`) // of another attempt
 	rank.Tell(`say {"t":"collectives","attempt":3,"step":7,"groups":[{"name":"0","desc":"default_pg","ranks":"0-1","size":2,"enqueued":57,"started":-1,"completed":56,"op":"gloo:all_reduce [[1]]"}]}`)
-	x := logs.wait(t, EventCollectives)
+	x := logs.wait(t, semconv.EventTrainCollectives)
 	for k, want := range map[string]any{
 		"k8s.pod.uid": podUID, "pitcrew.rank": int64(1), "pitcrew.attempt": int64(3), "pitcrew.step": int64(7), "pitcrew.process_group.name": "0",
 		"pitcrew.process_group.desc": "default_pg", "pitcrew.process_group.ranks": "0-1", "pitcrew.process_group.size": int64(2),
@@ -54,19 +55,19 @@ func TestAPodCannotMakeMoreSeriesThanItsGroups(t *testing.T) {
 	root, logs := t.TempDir(), &logSink{}
 	start(t, componenttest.NewNopHost(), root, logs, nil)
 	rank := hooktest.Start(t, hooktest.Config{Dir: hooktest.Pod(t, root, podUID), WorldSize: 1})
-	logs.wait(t, EventRankAttached)
+	logs.wait(t, semconv.EventTrainRankAttached)
 	for i := range 40 {
 		rank.Tell(fmt.Sprintf(`say {"t":"collectives","attempt":0,"step":0,"groups":[{"name":"g%d\u0007%s","ranks":"all of them","enqueued":%d}]}`, i, strings.Repeat("x", 500), i))
 	}
 	rank.Tell(`say {"t":"collectives","attempt":0,"step":0,"groups":[` + strings.Repeat(`{"name":"y"},`, 400) + `{"name":"z"}]}`)
 	rank.Tell(`say {"t":"error","attempt":0,"step":0,"error":"last"}`)
 	rank.End("bye")
-	logs.wait(t, EventRankExited)
+	logs.wait(t, semconv.EventTrainRankExited)
 	names := map[string]bool{}
 	logs.mu.Lock()
 	defer logs.mu.Unlock()
 	for _, x := range logs.got {
-		if x.EventName() != EventCollectives {
+		if x.EventName() != semconv.EventTrainCollectives {
 			continue
 		}
 		name, _ := x.Attributes().Get("pitcrew.process_group.name")

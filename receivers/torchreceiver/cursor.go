@@ -6,6 +6,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 
 	"github.com/pitcrew/pitcrew/hook"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 const (
@@ -34,7 +35,7 @@ func (c *cursor) meet(pod string, s *hook.Snapshot) {
 	c.identity = pcommon.NewMap()
 	putIdentity(c.identity, pod, id, s.GPUUUID)
 	if s.Role != "" {
-		c.identity.PutStr("pitcrew.role", s.Role)
+		c.identity.PutStr(semconv.Role, s.Role)
 	}
 }
 

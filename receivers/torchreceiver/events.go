@@ -11,13 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/hook"
-)
-
-// Log events, by EventName (metadata.yaml).
-const (
-	EventRankAttached = "pitcrew.train.rank_attached"
-	EventRankExited   = "pitcrew.train.rank_exited"
-	EventOverBudget   = "pitcrew.train.over_budget"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // event turns what the fleet tells into log records. It runs in one goroutine, in order.
@@ -27,9 +21,9 @@ func (r *torchReceiver) event(ctx context.Context, e hook.Event) {
 		r.problem(e.PodUID, e.Err)
 	case hook.RankAttached:
 		h := e.Hello
-		r.emit(ctx, EventRankAttached, plog.SeverityNumberInfo, time.Now(), fmt.Sprintf("rank %d of %d attached, attempt %d", h.Rank, h.WorldSize, h.Attempt), func(a pcommon.Map) {
+		r.emit(ctx, semconv.EventTrainRankAttached, plog.SeverityNumberInfo, time.Now(), fmt.Sprintf("rank %d of %d attached, attempt %d", h.Rank, h.WorldSize, h.Attempt), func(a pcommon.Map) {
 			putIdentity(a, e.PodUID, hook.Identity{Rank: h.Rank, LocalRank: h.LocalRank, WorldSize: h.WorldSize, Attempt: h.Attempt, PID: h.PID}, gpuOf(e.Rank))
-			a.PutInt("pitcrew.step", h.Step)
+			a.PutInt(semconv.Step, h.Step)
 		})
 	case hook.RankSaid:
 		if c, ok := e.Message.(hook.Collectives); ok {
@@ -68,41 +62,41 @@ func (r *torchReceiver) exited(ctx context.Context, e hook.Event) {
 	if x.Error != "" {
 		how += ": " + x.Error
 	}
-	r.emit(ctx, EventRankExited, severity, x.At, fmt.Sprintf("rank %d of %d, attempt %d, %s", x.Rank, x.WorldSize, x.Attempt, how), func(a pcommon.Map) {
+	r.emit(ctx, semconv.EventTrainRankExited, severity, x.At, fmt.Sprintf("rank %d of %d, attempt %d, %s", x.Rank, x.WorldSize, x.Attempt, how), func(a pcommon.Map) {
 		putIdentity(a, e.PodUID, x.Identity, x.GPUUUID)
-		a.PutBool("pitcrew.exit.clean", x.Bye)
+		a.PutBool(semconv.ExitClean, x.Bye)
 		if x.Known {
-			a.PutInt("pitcrew.exit.code", int64(x.Code))
-			a.PutInt("pitcrew.exit.signal", int64(x.Signal))
-			a.PutBool("pitcrew.exit.told", x.Told)
+			a.PutInt(semconv.ExitCode, int64(x.Code))
+			a.PutInt(semconv.ExitSignal, int64(x.Signal))
+			a.PutBool(semconv.ExitTold, x.Told)
 		}
 		if x.Error != "" {
-			a.PutStr("pitcrew.error", x.Error)
+			a.PutStr(semconv.Error, x.Error)
 		}
 		if !x.Start.IsZero() {
-			a.PutStr("process.creation.time", x.Start.UTC().Format(time.RFC3339Nano))
+			a.PutStr(semconv.ProcessCreationTime, x.Start.UTC().Format(time.RFC3339Nano))
 		}
 		if x.StepKnown {
-			a.PutInt("pitcrew.step", int64(min(x.Step, 1<<62)))
+			a.PutInt(semconv.Step, int64(min(x.Step, 1<<62)))
 		}
 		if x.History {
-			a.PutBool("pitcrew.history", true)
+			a.PutBool(semconv.History, true)
 		}
 	})
 }
 
 // putIdentity sets the attributes that every signal of a rank carries.
 func putIdentity(a pcommon.Map, pod string, id hook.Identity, gpu string) {
-	a.PutStr("k8s.pod.uid", pod)
-	a.PutInt("pitcrew.rank", int64(id.Rank))
-	a.PutInt("pitcrew.local_rank", int64(id.LocalRank))
-	a.PutInt("pitcrew.world_size", int64(id.WorldSize))
-	a.PutInt("pitcrew.attempt", int64(id.Attempt))
+	a.PutStr(semconv.K8sPodUID, pod)
+	a.PutInt(semconv.Rank, int64(id.Rank))
+	a.PutInt(semconv.LocalRank, int64(id.LocalRank))
+	a.PutInt(semconv.WorldSize, int64(id.WorldSize))
+	a.PutInt(semconv.Attempt, int64(id.Attempt))
 	if gpu != "" {
-		a.PutStr("hw.id", gpu)
+		a.PutStr(semconv.HWID, gpu)
 	}
 	if id.PID != 0 {
-		a.PutInt("process.pid", int64(id.PID))
+		a.PutInt(semconv.ProcessPID, int64(id.PID))
 	}
 }
 

@@ -11,10 +11,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/hook"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // overBudget is the metric of what pods did beyond their budgets. Its series end with their pod.
-var overBudget = about{"pitcrew.train.over_budget", "{excess}", "What a pod did beyond one of its budgets; it was dropped or left unread", counter}
+var overBudget = about{semconv.TrainOverBudget, "{excess}", "What a pod did beyond one of its budgets; it was dropped or left unread", counter}
 
 // excessEvery is the time between two reports as metrics. It is shorter than the exporter keeps a series that is not renewed.
 const excessEvery = 10 * time.Second
@@ -22,12 +23,12 @@ const excessEvery = 10 * time.Second
 // overBudget names a pod and the budget that it exceeded. The fleet reports each pair at most once a minute.
 func (r *torchReceiver) overBudget(ctx context.Context, e hook.Event) {
 	name, total := string(e.Excess.Resource), int64(min(e.Excess.Total, math.MaxInt64))
-	r.log.Warn("a pod exceeds its budget; the excess is dropped", zap.String("k8s.pod.uid", e.PodUID), zap.String("budget", name), zap.Int64("excess", total))
+	r.log.Warn("a pod exceeds its budget; the excess is dropped", zap.String(semconv.K8sPodUID, e.PodUID), zap.String("budget", name), zap.Int64("excess", total))
 	body := fmt.Sprintf("pod %s exceeds its budget of %s", e.PodUID, name)
-	r.emit(ctx, EventOverBudget, plog.SeverityNumberWarn, time.Now(), body, func(a pcommon.Map) {
-		a.PutStr("k8s.pod.uid", e.PodUID)
-		a.PutStr("pitcrew.budget", name)
-		a.PutInt("pitcrew.excess", total)
+	r.emit(ctx, semconv.EventTrainOverBudget, plog.SeverityNumberWarn, time.Now(), body, func(a pcommon.Map) {
+		a.PutStr(semconv.K8sPodUID, e.PodUID)
+		a.PutStr(semconv.Budget, name)
+		a.PutInt(semconv.Excess, total)
 	})
 }
 
@@ -42,8 +43,8 @@ func (r *torchReceiver) excesses(b *batch, pods []*hook.Pod) {
 			p := b.group("").point(&overBudget)
 			p.SetTimestamp(pcommon.NewTimestampFromTime(b.now))
 			p.SetIntValue(int64(min(x.Total, math.MaxInt64)))
-			p.Attributes().PutStr("k8s.pod.uid", pod.UID())
-			p.Attributes().PutStr("pitcrew.budget", string(x.Resource))
+			p.Attributes().PutStr(semconv.K8sPodUID, pod.UID())
+			p.Attributes().PutStr(semconv.Budget, string(x.Resource))
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/hook"
 	"github.com/pitcrew/pitcrew/hook/hooktest"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // pods makes pods with so many rings each, and waits until a fleet has seen them.
@@ -195,7 +196,7 @@ func TestAFloodNamesItsPodAndBudgetInALogEvent(t *testing.T) {
 	}()
 	logs := &logSink{}
 	start(t, componenttest.NewNopHost(), root, logs, nil)
-	rec := logs.wait(t, EventOverBudget)
+	rec := logs.wait(t, semconv.EventTrainOverBudget)
 	pod, _ := rec.Attributes().Get("k8s.pod.uid")
 	budget, _ := rec.Attributes().Get("pitcrew.budget")
 	if pod.Str() != podUID || budget.Str() != "messages" && budget.Str() != "bytes" {

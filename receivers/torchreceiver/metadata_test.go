@@ -76,11 +76,6 @@ func TestTheTablesAndMetadataSayTheSame(t *testing.T) {
 	if got := md.Attributes["pitcrew.phase"].Enum; !slices.Equal(got, phases) {
 		t.Errorf("phases %v, metadata.yaml says %v", phases, got)
 	}
-	for _, name := range []string{EventRankAttached, EventRankExited, EventCollectives, EventOverBudget} {
-		if _, ok := md.Events[name]; !ok {
-			t.Errorf("metadata.yaml does not name the event %s", name)
-		}
-	}
 	for _, list := range []map[string]described{md.Metrics, md.Events} {
 		for name, d := range list {
 			for _, a := range d.Attributes {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/hook"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // about is what a metric is called and means. metadata.yaml says the same; a test compares them.
@@ -44,37 +45,37 @@ type stepMetric struct {
 var (
 	// lifeMetrics are told at each look that may show that a rank stands: see cursor.
 	lifeMetrics = []stateMetric{
-		{about{"pitcrew.train.step.age", "s", "Time since the last step was completed, or since the process started when none was", double},
+		{about{semconv.TrainStepAge, "s", "Time since the last step was completed, or since the process started when none was", double},
 			func(s *hook.Snapshot) (float64, bool) { return s.StepAge().Seconds(), s.StepMono > 0 }},
-		{about{"pitcrew.train.heartbeat.age", "s", "How long the heartbeat of the process has stood still", double},
+		{about{semconv.TrainHeartbeatAge, "s", "How long the heartbeat of the process has stood still", double},
 			func(s *hook.Snapshot) (float64, bool) { return s.HeartbeatAge().Seconds(), s.HeartbeatMono > 0 }},
-		{about{"pitcrew.train.section", "1", "Section of the loop: 0 setup, 1 step, 2 checkpoint, 3 eval, 4 held, 5 out, 6 other", integer},
+		{about{semconv.TrainSection, "1", "Section of the loop: 0 setup, 1 step, 2 checkpoint, 3 eval, 4 held, 5 out, 6 other", integer},
 			func(s *hook.Snapshot) (float64, bool) { return float64(s.Section), true }},
 	}
 	// stateMetrics are told once a second.
 	stateMetrics = []stateMetric{
-		{about{"pitcrew.train.checkpoint.step", "{step}", "Step of the last checkpoint that the rank completed", integer},
+		{about{semconv.TrainCheckpointStep, "{step}", "Step of the last checkpoint that the rank completed", integer},
 			func(s *hook.Snapshot) (float64, bool) { return float64(s.CkptStep), s.CkptStep > 0 }},
-		{about{"pitcrew.train.checkpoint.age", "s", "Time since the rank completed a checkpoint", double},
+		{about{semconv.TrainCheckpointAge, "s", "Time since the rank completed a checkpoint", double},
 			func(s *hook.Snapshot) (float64, bool) { return s.Age(s.CkptMono).Seconds(), s.CkptMono > 0 }},
-		{about{"pitcrew.train.checkpoint.duration", "s", "How long the last checkpoint took the rank to save", double},
+		{about{semconv.TrainCheckpointDuration, "s", "How long the last checkpoint took the rank to save", double},
 			func(s *hook.Snapshot) (float64, bool) { return s.CkptDuration.Seconds(), s.CkptDuration > 0 }},
-		{about{"pitcrew.train.checkpoint.size", "By", "Size of the rank's files of its last checkpoint", integer},
+		{about{semconv.TrainCheckpointSize, "By", "Size of the rank's files of its last checkpoint", integer},
 			func(s *hook.Snapshot) (float64, bool) { return float64(s.CkptBytes), s.CkptBytes > 0 }},
-		{about{"pitcrew.train.nonfinite", "{value}", "Losses and gradient norms that were not finite, of those that were read", counter},
+		{about{semconv.TrainNonfinite, "{value}", "Losses and gradient norms that were not finite, of those that were read", counter},
 			func(s *hook.Snapshot) (float64, bool) { return float64(s.NonFinite), s.Flags&hook.FlagSettles != 0 }},
 		memory("allocated", "Accelerator memory in use by tensors of the rank", func(s *hook.Snapshot) uint64 { return s.MemoryAllocated }),
 		memory("reserved", "Accelerator memory that the rank's allocator holds", func(s *hook.Snapshot) uint64 { return s.MemoryReserved }),
 		memory("peak", "Most accelerator memory in use by tensors of the rank so far", func(s *hook.Snapshot) uint64 { return s.MemoryPeak }),
-		{about{"pitcrew.train.memory.retries", "{retry}", "Allocations that succeeded only after the allocator's cache was emptied", counter},
+		{about{semconv.TrainMemoryRetries, "{retry}", "Allocations that succeeded only after the allocator's cache was emptied", counter},
 			func(s *hook.Snapshot) (float64, bool) { return float64(s.MemoryRetries), s.MemoryMono > 0 }},
 	}
 	// step is the last completed step: one point a step, at its end, and one with each look at its life while none ends.
-	step = about{"pitcrew.train.step", "{step}", "Last completed step", integer}
+	step = about{semconv.TrainStep, "{step}", "Last completed step", integer}
 	// paceMetrics are final when a step ends; of steps before an agent's first sight only they are told.
 	paceMetrics = []stepMetric{
 		{about: step, value: func(_ *hook.Snapshot, r *hook.Record) (float64, bool) { return float64(r.Step), true }},
-		{about: about{"pitcrew.train.step.duration", "s", "Duration of a step", double}, value: seconds(func(r *hook.Record) time.Duration { return r.Duration })},
+		{about: about{semconv.TrainStepDuration, "s", "Duration of a step", double}, value: seconds(func(r *hook.Record) time.Duration { return r.Duration })},
 	}
 	// detailMetrics may come some steps later, where a device has to be asked; they bear the time of their step's end all the same.
 	detailMetrics = []stepMetric{
@@ -82,16 +83,16 @@ var (
 		phase("forward", func(r *hook.Record) time.Duration { return r.Forward }),
 		phase("backward", func(r *hook.Record) time.Duration { return r.Backward }),
 		phase("optimizer", func(r *hook.Record) time.Duration { return r.Optimizer }),
-		{about: about{"pitcrew.train.communication.wait", "s", "Time of a step spent waiting for gradients of other ranks that no computation hid", double},
+		{about: about{semconv.TrainCommunicationWait, "s", "Time of a step spent waiting for gradients of other ranks that no computation hid", double},
 			value: seconds(func(r *hook.Record) time.Duration { return r.Comm })},
-		{about: about{"pitcrew.train.compute.duration", "s", "Duration of a step less its wait for other ranks and, where that is measured, for data", double}, value: compute},
-		{about: about{"pitcrew.train.launch.latency", "s", "Time from issuing a step's first work to its start on the accelerator, above the least seen lately", double},
+		{about: about{semconv.TrainComputeDuration, "s", "Duration of a step less its wait for other ranks and, where that is measured, for data", double}, value: compute},
+		{about: about{semconv.TrainLaunchLatency, "s", "Time from issuing a step's first work to its start on the accelerator, above the least seen lately", double},
 			value: seconds(func(r *hook.Record) time.Duration { return r.LaunchLatency })},
-		{about: about{"pitcrew.train.throughput", "1/s", "Samples or tokens of the rank's step by its duration", double}, unit: true, value: throughput},
-		{about: about{"pitcrew.train.mfu", "1", "Model FLOPs of a step by what the accelerator could have done meanwhile", double}, value: mfu},
-		{about: about{"pitcrew.train.loss", "1", "Loss of a step; not a number or infinite when the loss was", double},
+		{about: about{semconv.TrainThroughput, "1/s", "Samples or tokens of the rank's step by its duration", double}, unit: true, value: throughput},
+		{about: about{semconv.TrainMFU, "1", "Model FLOPs of a step by what the accelerator could have done meanwhile", double}, value: mfu},
+		{about: about{semconv.TrainLoss, "1", "Loss of a step; not a number or infinite when the loss was", double},
 			value: func(_ *hook.Snapshot, r *hook.Record) (float64, bool) { return r.Loss, r.Flags&hook.RecordLoss != 0 }},
-		{about: about{"pitcrew.train.grad_norm", "1", "Gradient norm of a step", double},
+		{about: about{semconv.TrainGradNorm, "1", "Gradient norm of a step", double},
 			value: func(_ *hook.Snapshot, r *hook.Record) (float64, bool) {
 				return r.GradNorm, r.Flags&hook.RecordGradNorm != 0
 			}},
@@ -108,7 +109,7 @@ func seconds(of func(*hook.Record) time.Duration) func(*hook.Snapshot, *hook.Rec
 }
 
 func phase(name string, of func(*hook.Record) time.Duration) stepMetric {
-	return stepMetric{about: about{"pitcrew.train.phase.duration", "s", "Time of a step spent in a phase, where the rank measures it", double}, phase: name, value: seconds(of)}
+	return stepMetric{about: about{semconv.TrainPhaseDuration, "s", "Time of a step spent in a phase, where the rank measures it", double}, phase: name, value: seconds(of)}
 }
 
 func compute(_ *hook.Snapshot, r *hook.Record) (float64, bool) {
@@ -315,7 +316,7 @@ func (b *batch) group(job string) *group {
 		rm := b.md.ResourceMetrics().AppendEmpty()
 		b.r.resource(rm.Resource())
 		if job != "" {
-			rm.Resource().Attributes().PutStr("pitcrew.job.uid", job)
+			rm.Resource().Attributes().PutStr(semconv.JobUID, job)
 		}
 		g = &group{rm.ScopeMetrics().AppendEmpty(), make(map[string]pmetric.NumberDataPointSlice, len(lifeMetrics)+len(stateMetrics)+len(detailMetrics))}
 		g.scope.Scope().SetName(ScopeName)
@@ -381,10 +382,10 @@ func (b *batch) step(c *cursor, s *hook.Snapshot, r *hook.Record, metrics []step
 		}
 		p := b.put(&m.about, c, s, at, v)
 		if m.phase != "" {
-			p.Attributes().PutStr("pitcrew.phase", m.phase)
+			p.Attributes().PutStr(semconv.Phase, m.phase)
 		}
 		if m.unit {
-			p.Attributes().PutStr("pitcrew.unit", unitOf(s))
+			p.Attributes().PutStr(semconv.Unit, unitOf(s))
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/hook"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // FleetProvider is an extension that already watches the node's training pods. Where the host has one, the receiver reads
@@ -53,7 +54,7 @@ func newReceiver(set receiver.Settings, cfg *Config, forget func()) (*torchRecei
 	if err != nil {
 		return nil, err
 	}
-	refused, err := set.MeterProvider.Meter(ScopeName).Int64Counter("pitcrew.torch.refused", metric.WithUnit("{problem}"),
+	refused, err := set.MeterProvider.Meter(ScopeName).Int64Counter(semconv.TorchRefused, metric.WithUnit("{problem}"),
 		metric.WithDescription("Rings, sockets and messages that were refused or could not be read"))
 	if err != nil {
 		return nil, fmt.Errorf("metric pitcrew.torch.refused: %w", err)
@@ -115,7 +116,7 @@ func (r *torchReceiver) Shutdown(context.Context) error {
 }
 
 func (r *torchReceiver) resource(to pcommon.Resource) {
-	for name, value := range map[string]string{"k8s.cluster.name": r.cfg.Cluster, "k8s.node.name": r.cfg.Node, "host.boot.id": r.bootID} {
+	for name, value := range map[string]string{semconv.K8sClusterName: r.cfg.Cluster, semconv.K8sNodeName: r.cfg.Node, semconv.HostBootID: r.bootID} {
 		if value != "" {
 			to.Attributes().PutStr(name, value)
 		}
@@ -144,7 +145,7 @@ func (r *torchReceiver) problem(pod string, err error) {
 	s := r.said[pod]
 	if s == nil || now.Sub(s.since) >= sayEvery {
 		if s != nil && s.more > 0 {
-			r.log.Warn("more problems of this pod were not logged", zap.String("k8s.pod.uid", pod), zap.Int("problems", s.more))
+			r.log.Warn("more problems of this pod were not logged", zap.String(semconv.K8sPodUID, pod), zap.Int("problems", s.more))
 		}
 		if len(r.said) >= maxSaid {
 			clear(r.said)
@@ -160,5 +161,5 @@ func (r *torchReceiver) problem(pod string, err error) {
 		return
 	}
 	s.lines[text] = true
-	r.log.Warn("refused", zap.String("k8s.pod.uid", pod), zap.String("error", text))
+	r.log.Warn("refused", zap.String(semconv.K8sPodUID, pod), zap.String("error", text))
 }

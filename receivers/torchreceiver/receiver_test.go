@@ -22,6 +22,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/hook"
 	"github.com/pitcrew/pitcrew/hook/hooktest"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func TestMain(m *testing.M) {
@@ -151,7 +152,7 @@ func TestTheEndOfARankIsToldAtOnceHoweverSlowTheSamples(t *testing.T) {
 	logs := &logSink{}
 	start(t, componenttest.NewNopHost(), root, logs, func(c *Config) { c.Interval = time.Hour })
 	rank := hooktest.Start(t, hooktest.Config{Dir: hooktest.Pod(t, root, podUID), Rank: 1, LocalRank: 0, WorldSize: 2, Attempt: 3})
-	a := logs.wait(t, EventRankAttached)
+	a := logs.wait(t, semconv.EventTrainRankAttached)
 	want := map[string]any{"k8s.pod.uid": podUID, "pitcrew.rank": int64(1), "pitcrew.local_rank": int64(0), "pitcrew.world_size": int64(2), "pitcrew.attempt": int64(3),
 		"hw.id": "GPU-fake-1", "process.pid": int64(rank.PID()), "pitcrew.step": int64(0)}
 	if got := text(a.Attributes()); got != fmt.Sprint(want) {
@@ -160,7 +161,7 @@ func TestTheEndOfARankIsToldAtOnceHoweverSlowTheSamples(t *testing.T) {
 	rank.Tell("step 12")
 	killed := time.Now()
 	rank.Kill()
-	x := logs.wait(t, EventRankExited)
+	x := logs.wait(t, semconv.EventTrainRankExited)
 	want["pitcrew.step"], want["pitcrew.exit.clean"] = int64(12), false
 	began, _ := x.Attributes().Get("process.creation.time")
 	if at, err := time.Parse(time.RFC3339Nano, began.AsString()); err != nil || at.After(killed) || killed.Sub(at) > time.Minute {
@@ -181,16 +182,16 @@ func TestAnEndOutlastsAPipelineThatIsBusy(t *testing.T) {
 	logs := &logSink{refuse: 3}
 	rank := hooktest.Start(t, hooktest.Config{Dir: hooktest.Pod(t, root, podUID), WorldSize: 1})
 	start(t, componenttest.NewNopHost(), root, logs, nil)
-	logs.wait(t, EventRankAttached)
+	logs.wait(t, semconv.EventTrainRankAttached)
 	rank.End("raise out of memory")
-	x := logs.wait(t, EventRankExited)
+	x := logs.wait(t, semconv.EventTrainRankExited)
 	if e, _ := x.Attributes().Get("pitcrew.error"); e.Str() != "out of memory" {
 		t.Errorf("error %q", e.Str())
 	}
 	if clean, _ := x.Attributes().Get("pitcrew.exit.clean"); clean.Bool() {
 		t.Error("an exception counts as clean")
 	}
-	if n := logs.count(EventRankExited); n != 1 {
+	if n := logs.count(semconv.EventTrainRankExited); n != 1 {
 		t.Errorf("told %d times", n)
 	}
 }
@@ -273,9 +274,9 @@ func TestARankThatSaysByeHasEndedCleanly(t *testing.T) {
 	logs := &logSink{}
 	start(t, componenttest.NewNopHost(), root, logs, nil)
 	rank := hooktest.Start(t, hooktest.Config{Dir: hooktest.Pod(t, root, podUID), WorldSize: 1})
-	logs.wait(t, EventRankAttached)
+	logs.wait(t, semconv.EventTrainRankAttached)
 	rank.End("bye")
-	x := logs.wait(t, EventRankExited)
+	x := logs.wait(t, semconv.EventTrainRankExited)
 	if clean, _ := x.Attributes().Get("pitcrew.exit.clean"); !clean.Bool() {
 		t.Error("not clean")
 	}
@@ -304,7 +305,7 @@ func TestTheFleetOfAnExtensionIsUsedAndLeftOpen(t *testing.T) {
 	t.Run("while it runs", func(t *testing.T) {
 		start(t, host, "/nonexistent", logs, nil)
 		hooktest.Start(t, hooktest.Config{Dir: hooktest.Pod(t, root, podUID), WorldSize: 1})
-		logs.wait(t, EventRankAttached)
+		logs.wait(t, semconv.EventTrainRankAttached)
 	})
 	if len(fleet.Pods()) != 1 {
 		t.Error("the receiver closed what it does not own")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/hook"
 	"github.com/pitcrew/pitcrew/hook/hooktest"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Each metric is the value of one field, in its unit: no two fields of what is read here are alike.
@@ -89,13 +90,13 @@ func TestTheSeriesOfARankThatIsGoneEnd(t *testing.T) {
 			dir := hooktest.Pod(t, root, podUID)
 			metrics := start(t, componenttest.NewNopHost(), root, logs, nil)
 			rank := hooktest.Start(t, hooktest.Config{Dir: dir, WorldSize: 1})
-			logs.wait(t, EventRankAttached)
+			logs.wait(t, semconv.EventTrainRankAttached)
 			if c.end == "" {
 				rank.Kill()
 			} else {
 				rank.End(c.end)
 			}
-			logs.wait(t, EventRankExited)
+			logs.wait(t, semconv.EventTrainRankExited)
 			f, err := os.OpenFile(filepath.Join(dir, hook.RingName(0)), os.O_WRONLY, 0)
 			if err != nil {
 				t.Fatal(err)

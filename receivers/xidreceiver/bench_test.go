@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // BenchmarkLatency is the time from a line's being appended to ConsumeLogs' being
@@ -54,7 +56,7 @@ func measure(b *testing.B, r *rig, write func(i int)) {
 		i++
 		begun := time.Now()
 		write(salt + i)
-		for r.next().attrs[attrPCI] != pciOf(salt+i) {
+		for r.next().attrs[semconv.HWPCI] != pciOf(salt+i) {
 		}
 		took = append(took, time.Since(begun))
 	}

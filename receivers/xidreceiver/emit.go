@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew/pitcrew/receivers/process"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
 	"github.com/pitcrew/pitcrew/rules"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 var severities = map[rules.Severity]plog.SeverityNumber{
@@ -52,38 +53,38 @@ func (r *logReceiver) attributes(a pcommon.Map, rep *kernel.Report) {
 		}
 	}
 	coded := e.Kind == kernel.Xid || e.Kind == kernel.SXid
-	num(attrCode, e.Code, coded)
-	str(attrName, v.Name)
+	num(semconv.XIDCode, e.Code, coded)
+	str(semconv.XIDName, v.Name)
 	if coded {
-		a.PutBool(attrKnown, v.Known)
+		a.PutBool(semconv.XIDKnown, v.Known)
 	}
-	str(attrPCI, e.PCI.String())
-	str(attrHardwareID, r.parser.UUID(e.PCI))
-	str(attrMIG, e.MIG())
-	num(attrPID, e.PID, e.PID > 0)
-	str(attrProcess, string(e.Process))
+	str(semconv.HWPCI, e.PCI.String())
+	str(semconv.HWID, r.parser.UUID(e.PCI))
+	str(semconv.MIG, e.MIG())
+	num(semconv.ProcessPID, e.PID, e.PID > 0)
+	str(semconv.ProcessExecutableName, string(e.Process))
 	if c, ok := r.container(rep); ok {
-		a.PutStr(attrPodUID, c.PodUID)
-		str(attrContainerID, c.ID)
+		a.PutStr(semconv.K8sPodUID, c.PodUID)
+		str(semconv.ContainerID, c.ID)
 	}
 	if e.Word != kernel.Unsaid {
-		a.PutBool(attrFatal, e.Word == kernel.Fatal)
+		a.PutBool(semconv.Fatal, e.Word == kernel.Fatal)
 	}
-	str(attrSeverity, string(v.Severity))
-	str(attrAdvice, string(v.Advice))
-	str(attrAction, string(e.Action))
-	num(attrClears, v.Clears, v.Clears != 0)
-	num(attrCausedBy, e.CausedBy, e.CausedBy != 0)
-	str(attrUnit, string(e.Unit))
-	num(attrLink, e.Link, e.Link >= 0)
-	str(attrInvestigate, v.Investigate)
-	str(attrDetail, rep.Detail)
-	a.PutBool(attrEcho, rep.Echo)
-	str(attrCause, signalName(rep.Cause))
-	a.PutInt(attrCount, int64(rep.Count))
-	str(attrBootID, r.follow.boot)
-	a.PutInt(attrSeq, int64(rep.Stamp.Seq))
-	a.PutBool(attrHistory, rep.Stamp.History)
+	str(semconv.Severity, string(v.Severity))
+	str(semconv.Advice, string(v.Advice))
+	str(semconv.XIDAction, string(e.Action))
+	num(semconv.XIDClears, v.Clears, v.Clears != 0)
+	num(semconv.XIDCausedBy, e.CausedBy, e.CausedBy != 0)
+	str(semconv.NVLinkUnit, string(e.Unit))
+	num(semconv.NVLinkLink, e.Link, e.Link >= 0)
+	str(semconv.NVLinkInvestigate, v.Investigate)
+	str(semconv.KernelDetail, rep.Detail)
+	a.PutBool(semconv.BurstEcho, rep.Echo)
+	str(semconv.BurstCause, signalName(rep.Cause))
+	a.PutInt(semconv.Count, int64(rep.Count))
+	str(semconv.BootID, r.follow.boot)
+	a.PutInt(semconv.KmsgSeq, int64(rep.Stamp.Seq))
+	a.PutBool(semconv.History, rep.Stamp.History)
 }
 
 // container is where the process of a line runs. It is asked for at once, since the process may be dying of the fault: an old line's process
@@ -113,10 +114,10 @@ func (r *logReceiver) emitLost(ctx context.Context, l *lostLines) {
 	rec.SetSeverityText(string(rules.Warning))
 	rec.Body().SetStr(strconv.FormatUint(l.count, 10) + " kernel log records were lost before they were read")
 	a := rec.Attributes()
-	a.PutInt(attrCount, int64(l.count))
-	a.PutStr(attrReason, l.reason)
-	a.PutStr(attrBootID, r.follow.boot)
-	a.PutInt(attrSeq, int64(r.follow.last.Seq))
+	a.PutInt(semconv.Count, int64(l.count))
+	a.PutStr(semconv.LostReason, l.reason)
+	a.PutStr(semconv.BootID, r.follow.boot)
+	a.PutInt(semconv.KmsgSeq, int64(r.follow.last.Seq))
 	r.consume(ctx, logs)
 }
 
@@ -133,7 +134,7 @@ func (r *logReceiver) sayReadable(ctx context.Context, can bool) {
 		rec.SetSeverityNumber(plog.SeverityNumberWarn)
 		rec.Body().SetStr("the kernel log cannot be read")
 	}
-	rec.Attributes().PutBool(attrReadable, can)
+	rec.Attributes().PutBool(semconv.KernelLogReadable, can)
 	r.consume(ctx, logs)
 }
 
@@ -141,7 +142,7 @@ func (r *logReceiver) newRecord(event string, at time.Duration) (plog.Logs, plog
 	logs := plog.NewLogs()
 	rl := logs.ResourceLogs().AppendEmpty()
 	res := rl.Resource().Attributes()
-	for _, kv := range [][2]string{{resCluster, r.cfg.Cluster}, {resNode, r.cfg.Node}, {resBootID, r.follow.boot}} {
+	for _, kv := range [][2]string{{semconv.K8sClusterName, r.cfg.Cluster}, {semconv.K8sNodeName, r.cfg.Node}, {semconv.HostBootID, r.follow.boot}} {
 		if kv[1] != "" {
 			res.PutStr(kv[0], kv[1])
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // The kernel's own log. A line that root writes to it comes back with a record
@@ -32,15 +34,15 @@ func TestALineWrittenToTheRealKernelLogIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec := r.mine(pci)
-	if rec.code() != 999 || rec.flag(attrHistory) || rec.flag(attrKnown) || !strings.Contains(rec.body, "pitcrew") || rec.attrs[attrBootID] == "" {
+	if rec.code() != 999 || rec.flag(semconv.History) || rec.flag(semconv.XIDKnown) || !strings.Contains(rec.body, "pitcrew") || rec.attrs[semconv.BootID] == "" {
 		t.Errorf("%+v", rec)
 	}
-	seq := rec.attrs[attrSeq]
+	seq := rec.attrs[semconv.KmsgSeq]
 	r.stop()
 
 	// The ring is read from its beginning again: now the line is history.
 	r.start()
-	if rec := r.mine(pci); !rec.flag(attrHistory) || rec.attrs[attrSeq] != seq {
+	if rec := r.mine(pci); !rec.flag(semconv.History) || rec.attrs[semconv.KmsgSeq] != seq {
 		t.Errorf("after a restart: %+v", rec)
 	}
 }
@@ -49,7 +51,7 @@ func TestALineWrittenToTheRealKernelLogIsSeen(t *testing.T) {
 func (r *rig) mine(pci string) record {
 	r.t.Helper()
 	for {
-		if rec := r.next(); rec.attrs[attrPCI] == pci {
+		if rec := r.next(); rec.attrs[semconv.HWPCI] == pci {
 			return rec
 		}
 	}

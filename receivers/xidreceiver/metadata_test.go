@@ -2,8 +2,14 @@ package xidreceiver
 
 import (
 	"context"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/goccy/go-yaml"
@@ -44,12 +50,8 @@ func TestMetadataNamesWhatTheCodeEmitsAndNothingElse(t *testing.T) {
 		t.Errorf("type %q", meta.Type)
 	}
 	same("events", eventNames(), keys(meta.Events))
-	same("resource attributes", []string{resCluster, resNode, resBootID}, keys(meta.Resource))
-	same("metrics", []string{metricLines, metricLost, metricMalformed, metricClipped, metricForged, metricEvents, metricReopened, metricRefused}, keys(meta.Telemetry.Metrics))
-	attrs := []string{attrCode, attrName, attrKnown, attrAction, attrClears, attrCausedBy, attrPCI, attrHardwareID, attrMIG, attrPID,
-		attrProcess, attrPodUID, attrContainerID, attrFatal, attrSeverity, attrAdvice, attrUnit, attrLink, attrInvestigate, attrDetail, attrEcho, attrCause,
-		attrCount, attrBootID, attrSeq, attrHistory, attrReason, attrReadable}
-	same("attributes", attrs, keys(meta.Attributes))
+	attrs := keys(meta.Attributes)
+	same("names", spelled(t), slices.Concat(attrs, keys(meta.Resource), keys(meta.Telemetry.Metrics)))
 	used := map[string]bool{}
 	for name, e := range meta.Events {
 		for _, a := range e.Attributes {
@@ -60,6 +62,44 @@ func TestMetadataNamesWhatTheCodeEmitsAndNothingElse(t *testing.T) {
 		}
 	}
 	same("attributes used by events", attrs, keys(used))
+}
+
+// spelled are the names of semconv that the package's code uses.
+func spelled(t *testing.T) []string {
+	t.Helper()
+	parse := func(file string) *ast.File {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	value := map[string]string{}
+	ast.Inspect(parse("../../semconv/names.go"), func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok {
+			value[v.Names[0].Name], _ = strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
+		}
+		return true
+	})
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		ast.Inspect(parse(file), func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "semconv" {
+					names[value[s.Sel.Name]] = true
+				}
+			}
+			return true
+		})
+	}
+	return keys(names)
 }
 
 func keys[V any](m map[string]V) []string {

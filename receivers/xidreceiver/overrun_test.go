@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // It takes every older record out of this machine's log and hurries all its readers, so it runs where nothing else does.
@@ -58,7 +59,7 @@ func TestTheRealRingIsOverwrittenUnderTheReader(t *testing.T) {
 	}
 	r.start()
 	xid(1)
-	begin, _ := r.mine(pci(1)).attrs[attrSeq].(int64) // what there was has been read
+	begin, _ := r.mine(pci(1)).attrs[semconv.KmsgSeq].(int64) // what there was has been read
 	hold.Store(true)
 	xid(2)
 	<-held
@@ -66,21 +67,21 @@ func TestTheRealRingIsOverwrittenUnderTheReader(t *testing.T) {
 	xid(3)
 	close(release)
 
-	last, next := r.mine(pci(2)).attrs[attrSeq].(int64), int64(0)
+	last, next := r.mine(pci(2)).attrs[semconv.KmsgSeq].(int64), int64(0)
 	said, lost := 0, int64(0)
 	for {
 		rec := r.next()
-		if rec.attrs[attrPCI] == pci(3) {
-			if rec.code() != 999 || rec.flag(attrHistory) || rec.count() != 1 {
+		if rec.attrs[semconv.HWPCI] == pci(3) {
+			if rec.code() != 999 || rec.flag(semconv.History) || rec.count() != 1 {
 				t.Errorf("the next event: %+v", rec)
 			}
-			next = rec.attrs[attrSeq].(int64)
+			next = rec.attrs[semconv.KmsgSeq].(int64)
 			break
 		}
 		if rec.event == eventLinesLost {
 			said++
-			lost += rec.attrs[attrCount].(int64)
-			if rec.attrs[attrReason] != lostOverrun {
+			lost += rec.attrs[semconv.Count].(int64)
+			if rec.attrs[semconv.LostReason] != lostOverrun {
 				t.Errorf("%+v", rec)
 			}
 		}
@@ -90,7 +91,7 @@ func TestTheRealRingIsOverwrittenUnderTheReader(t *testing.T) {
 		t.Errorf("records %d to %d were overwritten at least: %d lost before %d, said %d times", last+1, first-1, lost, next, said)
 	}
 	counted := map[string]int64{}
-	if m, err := r.tel.GetMetric(metricLost); err != nil {
+	if m, err := r.tel.GetMetric(semconv.KernelLinesLost); err != nil {
 		t.Error(err)
 	} else {
 		for _, p := range m.Data.(metricdata.Sum[int64]).DataPoints {
@@ -101,7 +102,7 @@ func TestTheRealRingIsOverwrittenUnderTheReader(t *testing.T) {
 	if counted[lostOverrun] != lost || counted[lostGap] != 0 {
 		t.Errorf("%d said, counted %v", lost, counted)
 	}
-	if n := r.metric(metricReopened); n != 0 {
+	if n := r.metric(semconv.KernelLogReopened); n != 0 {
 		t.Errorf("opened again %d times", n)
 	}
 	if s, err := r.host.last(); s != componentstatus.StatusOK {

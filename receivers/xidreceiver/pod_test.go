@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func TestALineNamesThePodOfItsProcess(t *testing.T) {
@@ -42,8 +44,8 @@ func TestALineNamesThePodOfItsProcess(t *testing.T) {
 	} {
 		r.log.write("%s", c.line)
 		rec := r.next()
-		if rec.attrs[attrPodUID] != c.pod || (rec.attrs[attrContainerID] == id) != (c.pod != nil) {
-			t.Errorf("%s: pod %v, container %v; want pod %v", c.line, rec.attrs[attrPodUID], rec.attrs[attrContainerID], c.pod)
+		if rec.attrs[semconv.K8sPodUID] != c.pod || (rec.attrs[semconv.ContainerID] == id) != (c.pod != nil) {
+			t.Errorf("%s: pod %v, container %v; want pod %v", c.line, rec.attrs[semconv.K8sPodUID], rec.attrs[semconv.ContainerID], c.pod)
 		}
 	}
 }
@@ -63,7 +65,7 @@ func TestAnOldLinesProcessIsNotLookedFor(t *testing.T) {
 	r.cfg.NewsWindow, r.log.age = time.Second, 10*time.Second
 	r.log.write("NVRM: Xid (PCI:0000:01:00): 31, pid=4242, name=python3, Ch 00000008")
 	r.start()
-	if rec := r.next(); !rec.flag(attrHistory) || rec.attrs[attrPodUID] != nil {
+	if rec := r.next(); !rec.flag(semconv.History) || rec.attrs[semconv.K8sPodUID] != nil {
 		t.Errorf("record %+v, want history without a pod", rec)
 	}
 }

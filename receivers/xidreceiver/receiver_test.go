@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/internal/tail"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func sum(m metricdata.Metrics) (n int64) {
@@ -33,10 +34,10 @@ func TestAnXidLineBecomesARecordAsTheContractSays(t *testing.T) {
 	r.log.write("NVRM: Xid (PCI:0000:1a:00 GPU-I:05 GPU-CI:01): 94, pid=7194, name=python3, Contained")
 	rec := r.next()
 	want := map[string]any{
-		attrCode: int64(94), attrName: "contained memory error", attrKnown: true, attrPCI: "0000:1a:00",
-		attrHardwareID: "GPU-aeab3757-56a6-7e30-3f7c-1f322454bde2", attrMIG: "5/1", attrPID: int64(7194),
-		attrProcess: "python3", attrSeverity: "critical", attrAdvice: "restart-app", attrEcho: false,
-		attrCount: int64(1), attrBootID: "boot-1", attrSeq: int64(1), attrHistory: false,
+		semconv.XIDCode: int64(94), semconv.XIDName: "contained memory error", semconv.XIDKnown: true, semconv.HWPCI: "0000:1a:00",
+		semconv.HWID: "GPU-aeab3757-56a6-7e30-3f7c-1f322454bde2", semconv.MIG: "5/1", semconv.ProcessPID: int64(7194),
+		semconv.ProcessExecutableName: "python3", semconv.Severity: "critical", semconv.Advice: "restart-app", semconv.BurstEcho: false,
+		semconv.Count: int64(1), semconv.BootID: "boot-1", semconv.KmsgSeq: int64(1), semconv.History: false,
 	}
 	if rec.event != "pitcrew.kernel.xid" || !strings.Contains(rec.body, "GPU-I:05") {
 		t.Errorf("%+v", rec)
@@ -49,7 +50,7 @@ func TestAnXidLineBecomesARecordAsTheContractSays(t *testing.T) {
 	if len(rec.attrs) != len(want) {
 		t.Errorf("attributes: %v", rec.attrs)
 	}
-	for k, v := range map[string]any{resCluster: "c1", resNode: "node-1", resBootID: "boot-1"} {
+	for k, v := range map[string]any{semconv.K8sClusterName: "c1", semconv.K8sNodeName: "node-1", semconv.HostBootID: "boot-1"} {
 		if rec.res[k] != v {
 			t.Errorf("resource %s is %v, want %v", k, rec.res[k], v)
 		}
@@ -64,7 +65,7 @@ func TestLinesFromBeforeTheAgentStartedAreNews(t *testing.T) {
 	r := newRig(t)
 	r.log.xid("0000:1a:00", 79)
 	r.start()
-	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+	if rec := r.next(); rec.code() != 79 || rec.flag(semconv.History) {
 		t.Errorf("%+v", rec)
 	}
 }
@@ -77,10 +78,10 @@ func TestAtAFirstStartOldLinesAreHistory(t *testing.T) {
 	r.log.age = 0
 	r.log.xid("0000:1b:00", 31)
 	r.start()
-	if rec := r.next(); rec.code() != 79 || !rec.flag(attrHistory) {
+	if rec := r.next(); rec.code() != 79 || !rec.flag(semconv.History) {
 		t.Errorf("%+v", rec)
 	}
-	if rec := r.next(); rec.code() != 31 || rec.flag(attrHistory) {
+	if rec := r.next(); rec.code() != 31 || rec.flag(semconv.History) {
 		t.Errorf("%+v", rec)
 	}
 }
@@ -94,7 +95,7 @@ func TestAMalformedRecordDoesNotEndTheReader(t *testing.T) {
 	if rec := r.next(); rec.code() != 79 {
 		t.Errorf("%+v", rec)
 	}
-	if n := r.metric(metricMalformed); n != 5 {
+	if n := r.metric(semconv.KernelLinesMalformed); n != 5 {
 		t.Errorf("%d malformed lines, want 5", n)
 	}
 }
@@ -107,11 +108,11 @@ func TestARecordOfAMegabyteAndBrokenTextAreRead(t *testing.T) {
 		t.Errorf("%d, %d bytes", rec.code(), len(rec.body))
 	}
 	rec := r.next()
-	if name, _ := rec.attrs[attrProcess].(string); rec.code() != 31 || strings.ToValidUTF8(name+rec.body, "") != name+rec.body {
+	if name, _ := rec.attrs[semconv.ProcessExecutableName].(string); rec.code() != 31 || strings.ToValidUTF8(name+rec.body, "") != name+rec.body {
 		t.Errorf("%+v", rec)
 	}
 	r.nothingElse()
-	if n := r.metric(metricClipped); n != 1 {
+	if n := r.metric(semconv.KernelLinesClipped); n != 1 {
 		t.Errorf("%d lines clipped", n)
 	}
 }
@@ -157,16 +158,16 @@ func TestAnOverrunIsCountedAndSaid(t *testing.T) {
 	src.steps <- tail.ErrOverrun
 	src.steps <- "4,150,1000001,-;hello"
 	rec := r.next()
-	if rec.event != eventLinesLost || rec.attrs[attrReason] != lostOverrun || rec.count() != 49 {
+	if rec.event != eventLinesLost || rec.attrs[semconv.LostReason] != lostOverrun || rec.count() != 49 {
 		t.Errorf("%+v", rec)
 	}
 	said := time.Now()
 	src.steps <- "4,160,1000002,-;hello" // within a second: said with the next
 	src.steps <- "4,162,1000003,-;hello" // a single line is one too many
-	if rec := r.next(); rec.attrs[attrReason] != lostGap || rec.count() != 9+1 || time.Since(said) < lostEvery/2 {
+	if rec := r.next(); rec.attrs[semconv.LostReason] != lostGap || rec.count() != 9+1 || time.Since(said) < lostEvery/2 {
 		t.Errorf("after %v: %+v", time.Since(said), rec)
 	}
-	if n := r.metric(metricLost); n != 100+49+9+1 { // 100 before the start
+	if n := r.metric(semconv.KernelLinesLost); n != 100+49+9+1 { // 100 before the start
 		t.Errorf("%d lines lost", n)
 	}
 }
@@ -202,7 +203,7 @@ func TestAFailedDescriptorIsOpenedAgainAndDoesNotSpin(t *testing.T) {
 	// A device is read from the ring's beginning again: what was taken is not taken twice.
 	src.steps <- "4,1,1000000,-;NVRM: Xid (PCI:0000:1a:00): 31, x"
 	src.steps <- "4,2,1000001,-;NVRM: Xid (PCI:0000:1b:00): 79, x"
-	if rec := r.next(); rec.code() != 79 || rec.attrs[attrCause] != nil {
+	if rec := r.next(); rec.code() != 79 || rec.attrs[semconv.BurstCause] != nil {
 		t.Errorf("%+v", rec)
 	}
 	if n := opens.Load(); n != 2 {
@@ -247,7 +248,7 @@ func TestATruncatedLogIsReadFromItsNewBeginning(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.log.xid("0000:1b:00", 79)
-	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+	if rec := r.next(); rec.code() != 79 || rec.flag(semconv.History) {
 		t.Errorf("%+v", rec)
 	}
 }
@@ -284,7 +285,7 @@ func TestABootWhileRunningMakesANewLogNews(t *testing.T) {
 	r.boots("boot-2")
 	r.log.xid("0000:1a:00", 79)
 	rec := r.next()
-	if rec.code() != 79 || rec.flag(attrHistory) || rec.flag(attrEcho) || rec.count() != 1 || rec.attrs[attrBootID] != "boot-2" || rec.attrs[attrSeq] != int64(0) {
+	if rec.code() != 79 || rec.flag(semconv.History) || rec.flag(semconv.BurstEcho) || rec.count() != 1 || rec.attrs[semconv.BootID] != "boot-2" || rec.attrs[semconv.KmsgSeq] != int64(0) {
 		t.Errorf("%+v", rec)
 	}
 }
@@ -305,7 +306,7 @@ func TestAFIFOIsFollowed(t *testing.T) {
 		r.log.f = f
 		r.log.write("NVRM: Xid (PCI:0000:1%d:00): 79, gone", i)
 		f.Close()
-		if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+		if rec := r.next(); rec.code() != 79 || rec.flag(semconv.History) {
 			t.Errorf("%+v", rec)
 		}
 	}
@@ -319,7 +320,7 @@ func TestAClockStepMovesNoEvent(t *testing.T) {
 	r.log.age = -time.Hour
 	for i := range 100 {
 		r.log.write("NVRM: Xid (PCI:0000:%02x:00): 79, gone", i)
-		if rec := r.next(); rec.flag(attrHistory) {
+		if rec := r.next(); rec.flag(semconv.History) {
 			continue
 		} else if time.Since(rec.at) > time.Minute || time.Until(rec.at) > time.Second {
 			t.Errorf("%v ago: %+v", time.Since(rec.at), rec)
@@ -341,13 +342,13 @@ func TestRepeatsAndDetailsComeAsLaterRecordsOfTheSameEvent(t *testing.T) {
 		rec := r.next()
 		if rec.code() == 31 {
 			n = rec.count()
-			if rec.attrs[attrSeq] != first.attrs[attrSeq] {
+			if rec.attrs[semconv.KmsgSeq] != first.attrs[semconv.KmsgSeq] {
 				t.Fatalf("%+v", rec)
 			}
 			continue
 		}
-		detail, _ = rec.attrs[attrDetail].(string)
-		if rec.count() != 1 || rec.attrs[attrFatal] != false {
+		detail, _ = rec.attrs[semconv.KernelDetail].(string)
+		if rec.count() != 1 || rec.attrs[semconv.Fatal] != false {
 			t.Fatalf("%+v", rec)
 		}
 	}
@@ -364,14 +365,14 @@ func TestAStormOf45IsOneEventOfItsCause(t *testing.T) {
 		r.log.raw(b.String())
 	}
 	r.start()
-	if rec := r.next(); rec.code() != 95 || rec.flag(attrEcho) {
+	if rec := r.next(); rec.code() != 95 || rec.flag(semconv.BurstEcho) {
 		t.Errorf("%+v", rec)
 	}
 	n, count := 1, 0
 	for count < 100_000 {
 		rec := r.next()
 		n, count = n+1, rec.count()
-		if !rec.flag(attrEcho) || rec.attrs[attrCause] != "xid/95" {
+		if !rec.flag(semconv.BurstEcho) || rec.attrs[semconv.BurstCause] != "xid/95" {
 			t.Fatalf("%+v", rec)
 		}
 	}

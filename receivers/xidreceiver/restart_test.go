@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Events missed while the agent was down: sichek 121, and every one-shot reader.
@@ -16,10 +18,10 @@ func TestARestartRepeatsNothingAsNewsAndMissesNothing(t *testing.T) {
 	r.log.xid("0000:1b:00", 48) // while the agent is down
 	r.start()
 	again, missed := r.next(), r.next()
-	if again.code() != 79 || !again.flag(attrHistory) || again.attrs[attrSeq] != first.attrs[attrSeq] || again.attrs[attrBootID] != first.attrs[attrBootID] {
+	if again.code() != 79 || !again.flag(semconv.History) || again.attrs[semconv.KmsgSeq] != first.attrs[semconv.KmsgSeq] || again.attrs[semconv.BootID] != first.attrs[semconv.BootID] {
 		t.Errorf("the published one: %+v", again)
 	}
-	if missed.code() != 48 || missed.flag(attrHistory) || missed.attrs[attrHardwareID] == nil {
+	if missed.code() != 48 || missed.flag(semconv.History) || missed.attrs[semconv.HWID] == nil {
 		t.Errorf("the missed one: %+v", missed)
 	}
 	r.nothingElse()
@@ -34,7 +36,7 @@ func TestAfterARestartOldLinesThatWereMissedAreNews(t *testing.T) {
 	r.log.xid("0000:1b:00", 79)
 	r.start()
 	r.next()
-	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+	if rec := r.next(); rec.code() != 79 || rec.flag(semconv.History) {
 		t.Errorf("%+v", rec)
 	}
 }
@@ -50,7 +52,7 @@ func TestEventsOfAnEarlierBootAreHistory(t *testing.T) {
 		code    int
 		history bool
 	}{{79, true}, {45, true}, {31, false}} {
-		if rec := r.next(); rec.code() != want.code || rec.flag(attrHistory) != want.history {
+		if rec := r.next(); rec.code() != want.code || rec.flag(semconv.History) != want.history {
 			t.Errorf("%+v", rec)
 		}
 	}
@@ -59,7 +61,7 @@ func TestEventsOfAnEarlierBootAreHistory(t *testing.T) {
 	r.log.age = -time.Hour
 	r.log.xid("0000:1a:00", 79)
 	r.start()
-	if rec := r.next(); !rec.flag(attrHistory) {
+	if rec := r.next(); !rec.flag(semconv.History) {
 		t.Errorf("%+v", rec)
 	}
 }
@@ -77,7 +79,7 @@ func TestLinesLostWhileTheAgentWasDownAreSaid(t *testing.T) {
 	if !slices.Contains(got, eventLinesLost) || !slices.Contains(got, "pitcrew.kernel.xid") {
 		t.Errorf("%v", got)
 	}
-	if n := r.metric(metricLost); n != 10 {
+	if n := r.metric(semconv.KernelLinesLost); n != 10 {
 		t.Errorf("%d lost", n)
 	}
 }
@@ -92,7 +94,7 @@ func TestAnAgentThatIsKilledRepeatsNothingAsNews(t *testing.T) {
 	killed := r.store.copy()
 	r.stop()
 	r.store = killed
-	r.log.seq = uint64(first.attrs[attrSeq].(int64)) + 2
+	r.log.seq = uint64(first.attrs[semconv.KmsgSeq].(int64)) + 2
 	r.log.create() // the ring has overwritten the line that told the UUID, and all else
 	r.log.xid("0000:1b:00", 48)
 	r.start()
@@ -100,7 +102,7 @@ func TestAnAgentThatIsKilledRepeatsNothingAsNews(t *testing.T) {
 	if rec.event == eventLinesLost {
 		t.Fatalf("nothing was lost: %+v", rec)
 	}
-	if rec.code() != 48 || rec.flag(attrHistory) || rec.attrs[attrHardwareID] != "GPU-aeab3757-56a6-7e30-3f7c-1f322454bde2" {
+	if rec.code() != 48 || rec.flag(semconv.History) || rec.attrs[semconv.HWID] != "GPU-aeab3757-56a6-7e30-3f7c-1f322454bde2" {
 		t.Errorf("%+v", rec)
 	}
 	r.nothingElse()
@@ -118,10 +120,10 @@ func TestAPositionOfAnEarlierBootHidesNoEventOfThisOne(t *testing.T) {
 	r.boots("boot-2")
 	r.log.xid("0000:1a:00", 79)
 	r.start()
-	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) || rec.attrs[attrBootID] != "boot-2" {
+	if rec := r.next(); rec.code() != 79 || rec.flag(semconv.History) || rec.attrs[semconv.BootID] != "boot-2" {
 		t.Errorf("%+v", rec)
 	}
-	if n := r.metric(metricLost); n != 0 {
+	if n := r.metric(semconv.KernelLinesLost); n != 0 {
 		t.Errorf("%d lost, of another boot's sequence", n)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/internal/tail"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -56,9 +57,9 @@ type record struct {
 	at    time.Time
 }
 
-func (r record) code() int          { c, _ := r.attrs[attrCode].(int64); return int(c) }
+func (r record) code() int          { c, _ := r.attrs[semconv.XIDCode].(int64); return int(c) }
 func (r record) flag(n string) bool { b, _ := r.attrs[n].(bool); return b }
-func (r record) count() int         { c, _ := r.attrs[attrCount].(int64); return int(c) }
+func (r record) count() int         { c, _ := r.attrs[semconv.Count].(int64); return int(c) }
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
@@ -94,7 +95,7 @@ func (r *rig) start() *rig {
 		rl := logs.ResourceLogs().At(0)
 		lr := rl.ScopeLogs().At(0).LogRecords().At(0)
 		if lr.EventName() == eventLog {
-			can, _ := lr.Attributes().Get(attrReadable)
+			can, _ := lr.Attributes().Get(semconv.KernelLogReadable)
 			r.heard <- can.Bool()
 			return nil
 		}

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // telemetry is what the receiver says of itself. Lines are counted on the hot
@@ -28,20 +29,20 @@ func newTelemetry(meter metric.Meter) (*telemetry, error) {
 		errs = append(errs, err)
 		return c
 	}
-	_, err := meter.Int64ObservableCounter(metricLines, metric.WithUnit("{line}"),
+	_, err := meter.Int64ObservableCounter(semconv.KernelLines, metric.WithUnit("{line}"),
 		metric.WithDescription("Kernel log records read."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			o.Observe(t.lines.Load())
 			return nil
 		}))
 	errs = append(errs, err)
-	t.lost = counter(metricLost, "{line}", "Kernel log records that were lost before they were read, by reason.")
-	t.malformed = counter(metricMalformed, "{line}", "Lines that are no kernel record, or begin like an Xid and cannot be read.")
-	t.clipped = counter(metricClipped, "{line}", "Lines that were cut because they were too long.")
-	t.events = counter(metricEvents, "{event}", "Events seen in the kernel log, repeats included, by kind and code.")
-	t.reopened = counter(metricReopened, "{time}", "Times the kernel log was opened again after a failure, or began anew.")
-	t.forged = counter(metricForged, "{line}", "Lines that look like the driver's and were written by a process, so passed over.")
-	t.wasRefused = counter(metricRefused, "{record}", "Log records that the pipeline refused for good.")
+	t.lost = counter(semconv.KernelLinesLost, "{line}", "Kernel log records that were lost before they were read, by reason.")
+	t.malformed = counter(semconv.KernelLinesMalformed, "{line}", "Lines that are no kernel record, or begin like an Xid and cannot be read.")
+	t.clipped = counter(semconv.KernelLinesClipped, "{line}", "Lines that were cut because they were too long.")
+	t.events = counter(semconv.KernelEvents, "{event}", "Events seen in the kernel log, repeats included, by kind and code.")
+	t.reopened = counter(semconv.KernelLogReopened, "{time}", "Times the kernel log was opened again after a failure, or began anew.")
+	t.forged = counter(semconv.KernelLinesForged, "{line}", "Lines that look like the driver's and were written by a process, so passed over.")
+	t.wasRefused = counter(semconv.KernelRecordsRefused, "{record}", "Log records that the pipeline refused for good.")
 	return t, errors.Join(errs...)
 }
 

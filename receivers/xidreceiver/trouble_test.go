@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/internal/tail"
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 func TestAnEventThatThePipelineRefusesIsTriedAgain(t *testing.T) {
@@ -44,7 +45,7 @@ func TestAnEventThatWasNeverTakenIsNewsAfterARestart(t *testing.T) {
 	r.stop()
 	r.refuse = nil
 	r.start()
-	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+	if rec := r.next(); rec.code() != 79 || rec.flag(semconv.History) {
 		t.Errorf("%+v", rec)
 	}
 }
@@ -64,7 +65,7 @@ func TestAnEventRefusedForGoodIsCountedAndDoesNotStopTheOthers(t *testing.T) {
 	if rec := r.next(); rec.code() != 79 {
 		t.Errorf("%+v", rec)
 	}
-	if n := r.metric(metricRefused); n != 1 {
+	if n := r.metric(semconv.KernelRecordsRefused); n != 1 {
 		t.Errorf("%d refused", n)
 	}
 }
@@ -187,7 +188,7 @@ func TestALogThatVanishesIsTakenUpWhenItIsBack(t *testing.T) {
 	r.status(componentstatus.StatusRecoverableError)
 	r.log.create()
 	r.log.xid("0000:1b:00", 79)
-	if rec := r.next(); rec.code() != 79 || rec.flag(attrHistory) {
+	if rec := r.next(); rec.code() != 79 || rec.flag(semconv.History) {
 		t.Errorf("%+v", rec)
 	}
 	r.status(componentstatus.StatusOK)
@@ -214,10 +215,10 @@ func TestALineThatAProcessWroteIsNoFault(t *testing.T) {
 	}
 	r := newRig(t).start()
 	forge(r)
-	if rec := r.next(); rec.code() != 31 || rec.attrs[attrHardwareID] != nil {
+	if rec := r.next(); rec.code() != 31 || rec.attrs[semconv.HWID] != nil {
 		t.Errorf("%+v, though a process wrote what comes before it", rec)
 	}
-	if n := r.metric(metricForged); n != 2 {
+	if n := r.metric(semconv.KernelLinesForged); n != 2 {
 		t.Errorf("%d forged lines counted, want 2", n)
 	}
 	if n := r.said.FilterMessageSnippet("passed over").Len(); n != 1 {
