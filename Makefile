@@ -87,11 +87,11 @@ bench-recovery: build ## faults, ranks and workloads in turn; N=30 LAUNCHER=pitc
 	bin/pitcrew sandbox setup
 	bin/pitcrew demo bench --n $(N) --launcher $(LAUNCHER) --out $(OUT)/recovery.json
 
-# NODES, GANGS and CASES scale a storm down; REMEDIATOR measures another build. A missed goal fails the target, unless ALLOW_MISS=1.
+# NODES, GANGS and CASES scale a storm down; REMEDIATOR measures another build; PROFILES=DIR keeps profiles of the leader. A missed goal fails the target, unless ALLOW_MISS=1.
 bench-storm: build ## hundreds of nodes fail at once on 5,000 kwok nodes; NODES=500 GANGS=30 CASES="nodes-500 rack" DURATION=30s for a trial
 	bin/pitcrew sandbox setup
 	go run -tags $(TAGS) ./sandbox/storm/stormbench --nodes $(or $(NODES),5000) --gangs $(or $(GANGS),300) --cases "$(CASES)" --duration $(if $(filter file,$(origin DURATION)),5m,$(DURATION)) \
-	  --remediator $(or $(REMEDIATOR),bin/pitcrew-remediator) --out $(OUT)/storm.json $(if $(ALLOW_MISS),--allow-miss)
+	  --remediator $(or $(REMEDIATOR),bin/pitcrew-remediator) --out $(OUT)/storm.json $(if $(PROFILES),--profiles $(PROFILES)) $(if $(ALLOW_MISS),--allow-miss)
 
 bench-latency: build ## kernel line → stored event → cordoned node, percentiles; into bench/out/latency.json
 	bin/pitcrew sandbox setup

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"sync/atomic"
 	"time"
 
@@ -128,9 +129,13 @@ func (n noted) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// serve answers /metrics and /healthz until ctx ends.
-func (m *metrics) serve(ctx context.Context, addr string) error {
+// serve answers /metrics and /healthz until ctx ends, and with profiles also /debug/pprof.
+func (m *metrics) serve(ctx context.Context, addr string, profiles bool) error {
 	mux := http.NewServeMux()
+	if profiles {
+		mux.HandleFunc("/debug/pprof/", pprof.Index) // heap, allocs, mutex, block and goroutine
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	}
 	mux.Handle("/metrics", promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	l, err := net.Listen("tcp", addr)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/notify"
 )
 
 // onset is a finding of a rank with its GPU, by its agent or by a gateway.
@@ -83,5 +84,46 @@ func TestOnsetsThatAreRememberedAreBounded(t *testing.T) {
 	}
 	if len(o.recent) != maxOnsets {
 		t.Errorf("%d remembered", len(o.recent))
+	}
+}
+
+func TestNothingIsCollectedForEventsThatNobodyIsToldOf(t *testing.T) {
+	deaf := &remediator{notices: notify.New(notify.Options{})}
+	if deaf.listener() != nil {
+		t.Error("events that no rule acts on are listened to without a receiver")
+	}
+	hears := &remediator{notices: notify.New(notify.Options{Receivers: []notify.Receiver{&ear{}}})}
+	if hears.listener() == nil {
+		t.Error("a receiver hears nothing of events that no rule acts on")
+	}
+}
+
+// A flood of one side is compared with nothing: its cost does not grow with what is remembered.
+func TestAFloodOfOneSideIsComparedWithNothing(t *testing.T) {
+	var o onsets
+	agent, gateway := event.Source("c", "a1", "detector"), event.GatewaySource("c", "gw-0", "detector")
+	for i := range 2 * maxOnsets {
+		o.told(onset(agent, "anomaly", "degraded", i, 0))
+	}
+	if n := len(o.by[cause{true, slowRank}]); n != 0 {
+		t.Errorf("an agent's finding is compared with %d", n)
+	}
+	if n := len(o.by[cause{false, slowRank}]); n != maxOnsets || len(o.ids) != maxOnsets {
+		t.Errorf("%d of %d ids are compared with a gateway's, want %d", n, len(o.ids), maxOnsets)
+	}
+	if _, known := o.told(onset(gateway, "rank", "straggler", 2*maxOnsets-1, 0)); !known {
+		t.Error("the gateway's word of the last one is news")
+	}
+	if _, known := o.told(onset(gateway, "rank", "straggler", 0, 0)); known {
+		t.Error("one that was forgotten is known")
+	}
+}
+
+func BenchmarkToldOfAFlood(b *testing.B) {
+	var o onsets
+	agent, k := event.Source("c", "a1", "detector"), 0
+	for b.Loop() {
+		o.told(onset(agent, "anomaly", "degraded", k, 0))
+		k++
 	}
 }

@@ -46,6 +46,7 @@ type Options struct {
 	Kubeconfig   string   // empty: in-cluster
 	Policies     []string // files or folders
 	Metrics      string   // address of /metrics; empty: none
+	Profiles     bool     // /debug/pprof beside /metrics
 	Audit        string   // file of the audit log, one JSON line per write; empty: standard error's log only
 	Elect        bool     // leader election
 	Identity     string
@@ -115,7 +116,7 @@ func Run(ctx context.Context, o Options) error {
 	group.Go(func() error { return ignoreEnd(ctx, c.Run(ctx)) })
 	group.Go(func() error { notices.Run(ctx); return nil })
 	if o.Metrics != "" {
-		group.Go(func() error { return m.serve(ctx, o.Metrics) })
+		group.Go(func() error { return m.serve(ctx, o.Metrics, o.Profiles) })
 	}
 	if o.Steer != "" {
 		group.Go(func() error {
@@ -333,7 +334,9 @@ func (r *remediator) lead(ctx context.Context, l cluster.Lead) error {
 	group.Go(func() error { return r.upkeep(ctx, e, said) })
 	group.Go(func() error { r.uncordons(ctx, e, said); return nil })
 	r.listen(ctx, group, pub)
-	group.Go(func() error { return e.Follow(ctx) })
+	group.Go(func() error {
+		return bus.NewBucket[incident.Approval](r.bus, bus.IncidentBucket).Watch(ctx, nil, func(c bus.Change[incident.Approval]) { e.Answered(c.Value) })
+	})
 	group.Go(func() error { return r.bus.Beats(ctx, w.Heard) })
 	group.Go(func() error { w.Run(ctx); return nil })
 	group.Go(func() error {
@@ -380,7 +383,7 @@ func (r *remediator) engine(pub *bus.Publisher, said *board, l cluster.Lead) *in
 			r.o.Log.Warn("publish a step", "incident", i.ID, "error", err)
 		}
 	}
-	e.Ignored, e.Alone = r.ignored, r.tell
+	e.Ignored, e.Alone = r.listener(), r.tell
 	r.metrics.engine.Store(e)
 	return e
 }

@@ -113,6 +113,14 @@ func incidentNotice(i *incident.Incident, stage notify.Stage) notify.Notice {
 	return n
 }
 
+// listener is who hears of events that no rule acts on; nil if there is no receiver, so that nothing is collected for such an event.
+func (r *remediator) listener() func(event.Event, incident.Facts, policy.Judgement) {
+	if !r.notices.Heard() {
+		return nil
+	}
+	return r.ignored
+}
+
 // ignored tells of an event that no rule acts on, where policy says to tell: a rule of notify alone, or a policy's default from
 // severity warning on. What an agent and a gateway find of one onset is told once.
 func (r *remediator) ignored(e event.Event, f incident.Facts, d policy.Judgement) {

@@ -66,6 +66,7 @@ func command() *cobra.Command {
 	p.StringVar(&o.Kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig (KUBECONFIG); empty: in-cluster")
 	f.StringSliceVar(&o.Policies, "policies", []string{"deploy/policies"}, "policy files or folders; reloaded when they change")
 	f.StringVar(&o.Metrics, "metrics", env("PITCREW_METRICS", "127.0.0.1:9401"), "address of /metrics and /healthz; empty: none (PITCREW_METRICS)")
+	f.BoolVar(&o.Profiles, "pprof", false, "serve profiles at /debug/pprof on the address of /metrics")
 	p.StringVar(&o.Audit, "audit", "", "file of the audit log, one JSON line per write to the cluster")
 	f.StringSliceVar(&o.Alertmanagers, "alertmanager", list("PITCREW_ALERTMANAGER"), "address of an Alertmanager for the policy step notify, such as http://alertmanager:9093; repeat it for each of a cluster (PITCREW_ALERTMANAGER)")
 	f.StringSliceVar(&o.Webhooks, "webhook", list("PITCREW_WEBHOOK"), "address that gets the policy step notify as CloudEvents; may be repeated (PITCREW_WEBHOOK)")

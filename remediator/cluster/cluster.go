@@ -73,6 +73,7 @@ type Cluster struct {
 	changes signals
 	steers  steering
 	renewed renewals
+	allowed allowances
 	holds   atomic.Pointer[lease] // of the last term of leadership; nil in a process that never led
 }
 

@@ -101,7 +101,7 @@ func (c *Cluster) mayEvict(ctx context.Context, m Member, o ReplaceOptions) (*co
 		case string(pod.UID) != m.PodUID || pod.DeletionTimestamp != nil || ended(pod):
 			return nil, nil
 		}
-		err = r.evict(ctx, pod, true)
+		err = r.dryRun(ctx, pod)
 		switch {
 		case err == nil:
 			return pod, nil

@@ -145,8 +145,8 @@ func (r *replacement) prepare(ctx context.Context, pod *corev1.Pod) error {
 			return fmt.Errorf("%s: %w", r.op, err)
 		}
 	}
-	if r.o.FastReplace && !r.o.Force {
-		err := r.evict(ctx, pod, true)
+	if r.o.FastReplace && !r.o.Force && !r.allowed.has(pod, r.opts.Now()) {
+		err := r.dryRun(ctx, pod)
 		if apierrors.IsConflict(err) { // nobody was asked about the pod as it is now
 			return errAgain
 		}
@@ -244,6 +244,15 @@ func (r *replacement) evict(ctx context.Context, pod *corev1.Pod, dryRun bool) e
 		return r.kube.CoreV1().RESTClient().Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
 			Body(e).MaxRetries(0).Do(ctx).Error()
 	})
+}
+
+// dryRun asks the eviction API and changes nothing.
+func (r *replacement) dryRun(ctx context.Context, pod *corev1.Pod) error {
+	err := r.evict(ctx, pod, true)
+	if err == nil {
+		r.allowed.grant(pod, r.opts.Now())
+	}
+	return err
 }
 
 func (r *replacement) delete(ctx context.Context, pod *corev1.Pod) error {

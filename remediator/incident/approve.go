@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/policy"
@@ -100,17 +102,39 @@ func cordon(ctx context.Context, v *view) Result {
 	if err := v.did(ctx, policy.Cordon, nodes...); err != nil {
 		return failed(err)
 	}
-	for _, n := range nodes {
-		if _, err := v.e.Cluster.Cordon(ctx, n, v.ID); err != nil && !errors.Is(err, cluster.ErrNotFound) && !errors.Is(err, cluster.ErrQuarantined) {
-			return failed(err)
-		}
+	if err := v.cordonAll(ctx, nodes); err != nil {
+		return failed(err)
 	}
 	r := GoOn(Cordoned, strings.Join(nodes, ", "), func(i *Incident) { i.Cordons = append(i.Cordons, nodes...) })
 	return r.tells(func(ctx context.Context) {
+		if !v.d.calm(ctx) {
+			return
+		}
 		for _, n := range nodes {
 			v.tellNode(ctx, n)
 		}
 	})
+}
+
+// cordonsAtOnce bounds how many nodes an incident cordons at the same time: a storm takes many nodes of one job, and none waits for another.
+const cordonsAtOnce = 16
+
+// cordonAll cordons each of the nodes, also where another one fails. It returns the first error.
+func (v *view) cordonAll(ctx context.Context, nodes []string) error {
+	var all errgroup.Group
+	all.SetLimit(cordonsAtOnce)
+	for _, n := range nodes {
+		all.Go(func() error {
+			defer func() { v.e.rush.cordons(v.ID, v.e.Now()) }()
+			v.e.rush.cordons(v.ID, v.e.Now())
+			_, err := v.e.Cluster.Cordon(ctx, n, v.ID)
+			if errors.Is(err, cluster.ErrNotFound) || errors.Is(err, cluster.ErrQuarantined) {
+				return nil
+			}
+			return err
+		})
+	}
+	return all.Wait()
 }
 
 // did records an action in the ledger before it is done.

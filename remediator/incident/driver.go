@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew/pitcrew/remediator/checkpoint"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/fleet"
+	"github.com/pitcrew/pitcrew/remediator/placement"
 )
 
 // driver advances one incident. Its goroutine alone changes the record's state; events reach it through add.
@@ -23,13 +24,14 @@ type driver struct {
 	wake chan struct{} // something about the incident changed: a fault joined, a person answered, a grant was given
 
 	// Of the driver's goroutine.
-	considered int             // faults that the step under way knows of
-	noted      time.Time       // when a wait was last recorded
-	starting   time.Time       // since when a worker is seen that ended while the attempt came up
-	renewed    time.Time       // when its reservations were last asked for
-	marked     map[string]bool // nodes on which the watch has shown this incident's quarantine
-	asked      *bus.Save       // a round that saved, and of which the record may not know yet
-	released   string          // the last round whose ranks were released, or left to their own deadline
+	considered int                 // faults that the step under way knows of
+	noted      time.Time           // when a wait was last recorded
+	starting   time.Time           // since when a worker is seen that ended while the attempt came up
+	renewed    time.Time           // when its reservations were last asked for
+	marked     map[string]bool     // nodes on which the watch has shown this incident's quarantine
+	wants      []placement.Request // of the pods that were last looked for a node for
+	asked      *bus.Save           // a round that saved, and of which the record may not know yet
+	released   string              // the last round whose ranks were released, or left to their own deadline
 
 	pending atomic.Pointer[Wait] // the wait under way, also one that is not recorded
 
@@ -83,7 +85,7 @@ func (d *driver) run(ctx context.Context) error {
 		d.considered = len(i.Faults)
 		var helps func(*fleet.Node) bool // only whoever waits for a node is woken by one
 		if w := d.pending.Load(); w != nil && w.Reason == ReasonNode {
-			helps = func(*fleet.Node) bool { return true }
+			helps = helpsAny(d.wants)
 		}
 		news, cancel := d.e.Cluster.Wakes(i.jobUID(), helps) // before the step looks, so that no change falls between
 		r := d.step(ctx, i)
@@ -109,18 +111,19 @@ func (d *driver) step(ctx context.Context, i Incident) Result {
 		return failed(fmt.Errorf("%w: %s", errNewer, i.State))
 	}
 	if i.Replan && order[i.State] > order[Correlated] && !i.Suspended { // a job is not left suspended: the step that did it resumes it first
+		covered, first := i.covered()
+		if !first {
+			return PlanAgain("", 0)
+		}
+		if r := d.begin(ctx, s, covered); r.kind == goOn || r.kind == stop {
+			return r
+		}
 		return PlanAgain("", 0)
 	}
 	if i.State != Cordoned { // the record knows of the round by now
 		d.asked = nil
 	}
-	v := &view{Incident: i, d: d, e: d.e, now: d.e.Now()}
-	if s.live {
-		if r := v.look(ctx); r != nil {
-			return *r
-		}
-	}
-	return s.do(ctx, v)
+	return d.begin(ctx, s, i)
 }
 
 // apply records what a step came to, and waits where it has to. What was done is recorded however long the store is away.

@@ -47,6 +47,8 @@ type Engine struct {
 
 	keys keys // events are dealt with in parallel, but those about one node or one job one after the other
 
+	rush rush // of cordons
+
 	kin *kin // incidents that may have one cause
 
 	mu      sync.Mutex
@@ -385,14 +387,9 @@ func (e *Engine) Incidents() (open, all []*Incident) {
 	return open, all
 }
 
-// Follow wakes a driver whose record somebody else changed: a person's answer. It returns when ctx ends.
-func (e *Engine) Follow(ctx context.Context) error {
-	return e.Store.Watch(ctx, nil, func(c bus.Change[Incident]) {
-		e.mu.Lock()
-		d := e.drivers[c.Key]
-		e.mu.Unlock()
-		if d != nil && c.Value.Approval != d.snapshot().Approval {
-			d.poke()
-		}
-	})
+// Answered wakes the driver of an incident that a person answered: its record was changed by somebody else.
+func (e *Engine) Answered(a Approval) {
+	if d := e.driverOf(a.ID); d != nil && d.now.Load().Approval != a.Text {
+		d.poke()
+	}
 }

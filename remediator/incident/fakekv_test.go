@@ -135,8 +135,3 @@ func (k *kv[T]) List(context.Context) (out []bus.Change[T], err error) {
 	}
 	return out, nil
 }
-
-func (k *kv[T]) Watch(ctx context.Context, _ func(), _ func(bus.Change[T])) error {
-	<-ctx.Done()
-	return nil
-}

@@ -89,15 +89,25 @@ type handling struct {
 	event.Event
 	e        *Engine
 	observed *Incident
+	looked   bool // whether it was dealt with before is known, and nothing asked for it yet
 	asked    bool
 	known    bool
+}
+
+// look finds out whether the event was dealt with before.
+func (h *handling) look(ctx context.Context) (err error) {
+	if !h.looked {
+		h.known, err = h.e.Seen.Known(ctx, h.ID)
+		h.looked = err == nil
+	}
+	return err
 }
 
 func (h *handling) before(ctx context.Context) (known bool, err error) {
 	if h.asked {
 		return h.known, nil
 	}
-	if h.known, err = h.e.Seen.Known(ctx, h.ID); err != nil {
+	if err := h.look(ctx); err != nil {
 		return false, err
 	}
 	if h.asked = true; h.known {
@@ -136,6 +146,11 @@ func (e *Engine) dispatch(ctx context.Context, h *handling) error {
 		return err
 	}
 	slices.SortFunc(gangs, func(a, b cluster.Gang) int { return strings.Compare(a.Job.UID, b.Job.UID) }) // one order, so that two never wait for each other
+	if slices.ContainsFunc(gangs, func(g cluster.Gang) bool { return e.incidentOf(&g, "") != nil }) {    // events of other nodes of the job wait for this one
+		if err := h.look(ctx); err != nil {
+			return err
+		}
+	}
 	for _, g := range gangs {
 		defer e.keys.lock("job/" + g.Job.UID)()
 	}

@@ -86,6 +86,8 @@ type Fault struct {
 	Usable bool        `json:"usable"`
 	Event  event.Event `json:"event"`
 	Seen   time.Time   `json:"seen"` // when it reached us as holding, by our clock
+	// Unplanned says that it joined since the present plan was made, which does not cover it.
+	Unplanned bool `json:"unplanned,omitempty"`
 }
 
 // Note is one line of the incident's history.
@@ -186,6 +188,9 @@ type Incident struct {
 
 const (
 	maxFaults = 16
+	// maxNodes bounds the nodes that a job has to leave in one incident. Each is taken in beyond maxFaults, since a node that is left out is not
+	// cordoned: a rack or a pool that fails takes many nodes of one gang.
+	maxNodes  = 256
 	maxJoined = 64
 	maxNotes  = 200
 	maxWrites = 200

@@ -51,7 +51,7 @@ func plan(ctx context.Context, v *view) Result {
 	record := func(i *Incident) {
 		i.Plan, i.Guards, i.Moves = chosen, verdicts, moves
 		for k, f := range faults {
-			i.Faults[k].Moves = f.Moves
+			i.Faults[k].Moves, i.Faults[k].Unplanned = f.Moves, false
 		}
 		i.Replan = len(i.Faults) > len(faults)
 	}

@@ -57,6 +57,10 @@ func (v *view) preview(p *Plan) []Move {
 		}
 		moves = append(moves, mv)
 	}
+	v.d.wants = nil
+	for _, ch := range c.by {
+		v.d.wants = append(v.d.wants, ch.Request)
+	}
 	slices.SortFunc(moves, func(a, b Move) int { return a.Index - b.Index })
 	return moves
 }
@@ -75,6 +79,14 @@ type choosing struct {
 	nodes  []*fleet.Node
 	by     map[string]*placement.Chooser // by the Job that owns the member: its pods ask for the same
 	taken  []string
+}
+
+// helpsAny reports whether a node could take one of the pods that wait. A storm changes many nodes for the worse, and each look at the fleet
+// judges all of them. Where nobody knows what is wanted, any node helps.
+func helpsAny(wants []placement.Request) func(*fleet.Node) bool {
+	return func(n *fleet.Node) bool {
+		return len(wants) == 0 || slices.ContainsFunc(wants, func(r placement.Request) bool { return r.Helps(n) })
+	}
 }
 
 // choosing looks at the nodes as if the pods of some moves were not there.

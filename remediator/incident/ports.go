@@ -105,7 +105,6 @@ type Store interface {
 	Put(ctx context.Context, key string, v Incident, rev uint64) (uint64, error)
 	Delete(ctx context.Context, key string, rev uint64) error
 	List(ctx context.Context) ([]bus.Change[Incident], error)
-	Watch(ctx context.Context, current func(), handle func(bus.Change[Incident])) error
 }
 
 // Attempts is the bucket that says who runs what; *bus.Bucket[bus.Attempt] is one.

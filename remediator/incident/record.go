@@ -11,6 +11,7 @@ import (
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/ledger"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 )
 
 var (
@@ -276,7 +277,9 @@ func (d *driver) add(ctx context.Context, ev event.Event, f *Fault) error {
 			i.join(ev)
 		default:
 			news = i.isNews(*f)
-			i.Faults = append(i.Faults, *f)
+			joined := *f
+			joined.Unplanned = true
+			i.Faults = append(i.Faults, joined)
 			i.Replan = i.Replan || news
 			i.note(d.e.Now(), fmt.Sprintf("%s on %s joined", f.Signal, f.Node))
 		}
@@ -288,9 +291,22 @@ func (d *driver) add(ctx context.Context, ev event.Event, f *Fault) error {
 	return err
 }
 
+// covered is the record as the present plan covers it: without the faults that joined since. first reports that its nodes are to be cordoned
+// before the plan is made again: in a storm another fault of a large gang joins every few milliseconds, and the nodes that the ledger granted
+// would wait for the last one. Nobody was asked about such a plan.
+func (i *Incident) covered() (c Incident, first bool) {
+	c = *i
+	c.Faults = slices.DeleteFunc(slices.Clone(i.Faults), func(f Fault) bool { return f.Unplanned })
+	soon := (i.State == Planned || i.State == Approved) && i.HeldAt.IsZero() && i.Plan.Has(policy.Cordon) && !i.Plan.NeedsApproval
+	return c, soon && len(c.Faults) > 0 && len(c.Faults) < len(i.Faults)
+}
+
 // matters tells a fault that is to be known to the steps from an echo of what is known.
 func (i *Incident) matters(f *Fault) bool {
-	return f != nil && len(i.Faults) < maxFaults && (i.isNews(*f) || i.worsens(*f) || i.adds(*f))
+	if f == nil || len(i.Faults) >= maxFaults && !(f.Moves && len(i.Faults) < maxNodes) {
+		return false
+	}
+	return i.isNews(*f) || len(i.Faults) < maxFaults && (i.worsens(*f) || i.adds(*f))
 }
 
 // isNews tells a fault that changes what is to be done: another node to leave, or a rank of the attempt that is to step again. A

@@ -48,6 +48,17 @@ func init() { // the table refers to functions that refer to it
 	}
 }
 
+// begin does a step on a record.
+func (d *driver) begin(ctx context.Context, s step, i Incident) Result {
+	v := &view{Incident: i, d: d, e: d.e, now: d.e.Now()}
+	if s.live {
+		if r := v.look(ctx); r != nil {
+			return *r
+		}
+	}
+	return s.do(ctx, v)
+}
+
 const watchEvery = 2 * time.Second // beside the watch, in case one is missed
 
 // look reads the job's live state and what people did since. A result means that the step is not to be begun.

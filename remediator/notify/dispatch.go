@@ -91,9 +91,12 @@ func def[T comparable](v *T, d T) {
 	}
 }
 
+// Heard reports whether there is a receiver: without one, nobody is told of anything.
+func (d *Dispatcher) Heard() bool { return len(d.lines) > 0 }
+
 // Tell takes a notice unless its key was told before. It does not block.
 func (d *Dispatcher) Tell(n Notice) {
-	if len(d.lines) == 0 || !d.isNew(n.Key) {
+	if !d.Heard() || !d.isNew(n.Key) {
 		return
 	}
 	for _, l := range d.lines {

@@ -1,11 +1,6 @@
 package placement
 
-import (
-	"maps"
-	"slices"
-
-	"github.com/pitcrew/pitcrew/remediator/fleet"
-)
+import "github.com/pitcrew/pitcrew/remediator/fleet"
 
 // apart counts the members of a gang by the values of topology labels that no two of them may share.
 type apart struct {
@@ -63,7 +58,7 @@ func (c *Chooser) near(n *fleet.Node) (why string, near bool) {
 			}
 		}
 	}
-	for _, l := range slices.Sorted(maps.Keys(c.Barred)) {
+	for _, l := range c.barredKeys {
 		if pod, taken := c.Barred[l][n.Labels[l]]; taken && n.Labels[l] != "" {
 			return "pod " + pod + " is in " + l + "=" + n.Labels[l], true
 		}

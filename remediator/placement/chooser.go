@@ -14,6 +14,7 @@ type Chooser struct {
 	nodes        []*fleet.Node // by name
 	selectorKeys []string
 	requestKeys  []string
+	barredKeys   []string
 
 	reasons  []uint8 // by node: the rank of the first fixed reason against it
 	keys     []uint64
@@ -64,7 +65,11 @@ func NewChooser(r Request, nodes []*fleet.Node) *Chooser {
 	for k := range r.Requests {
 		c.requestKeys = append(c.requestKeys, k)
 	}
+	for k := range r.Barred {
+		c.barredKeys = append(c.barredKeys, k)
+	}
 	slices.Sort(c.selectorKeys)
+	slices.Sort(c.barredKeys)
 	slices.Sort(c.requestKeys)
 	if len(c.Apart) > 0 && c.Mode != SameNode {
 		c.apart = newApart(c.Apart, nodes)
@@ -81,6 +86,13 @@ func NewChooser(r Request, nodes []*fleet.Node) *Chooser {
 		c.judge(i)
 	}
 	return c
+}
+
+// Helps reports whether a member could be placed on the node, by what the node's own view says: where the gang is and what else it wants is
+// not asked. It is for one node that changed; Choose decides.
+func (r Request) Helps(n *fleet.Node) bool {
+	r.Peers, r.Exclude, r.Apart, r.Barred, r.Unfit = nil, nil, nil, nil, nil
+	return NewChooser(r, []*fleet.Node{n}).reasons[0] == eligible
 }
 
 func (c *Chooser) find(name string) int {

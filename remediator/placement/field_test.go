@@ -13,7 +13,7 @@ import (
 // A survey by places finds what a look at every node finds, whatever was taken and stepped out before.
 func TestASurveyByPlacesIsALookAtEveryNode(t *testing.T) {
 	now := time.Now()
-	chosen, barred := 0, 0
+	chosen, barred, useless := 0, 0, 0
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var nodes []*fleet.Node
@@ -56,6 +56,11 @@ func TestASurveyByPlacesIsALookAtEveryNode(t *testing.T) {
 				var free []int
 				for i := range nodes {
 					reason := c.reason(m, i)
+					if helps := q.Helps(nodes[i]); reason == eligible && !helps {
+						t.Fatalf("seed %d: node %s is eligible and does not help", seed, nodes[i].Name)
+					} else if !helps {
+						useless++
+					}
 					if want[reason]++; reason == eligible && i != prefer {
 						free = append(free, i)
 					}
@@ -82,7 +87,7 @@ func TestASurveyByPlacesIsALookAtEveryNode(t *testing.T) {
 			}
 		}
 	}
-	if chosen == 0 || barred == 0 {
-		t.Errorf("%d were eligible and %d too far: nothing was tested", chosen, barred)
+	if chosen == 0 || barred == 0 || useless == 0 {
+		t.Errorf("%d were eligible, %d too far and %d useless: nothing was tested", chosen, barred, useless)
 	}
 }

@@ -41,10 +41,18 @@ type proxy struct {
 	counts map[request]int
 }
 
-// request is a kind of API request.
-type request struct{ verb, resource string }
+// request is a kind of API request, or of refused answer to one.
+type request struct {
+	verb, resource string
+	code           int // of the answer if it was refused; 0: a request
+}
 
-func (r request) String() string { return r.verb + " " + r.resource }
+func (r request) String() string {
+	if r.code != 0 {
+		return fmt.Sprintf("%s %s: %d", r.verb, r.resource, r.code)
+	}
+	return r.verb + " " + r.resource
+}
 
 // electionLease is what leader election reads and writes while nothing happens; incidents do not cause it.
 const electionLease = "leases"
@@ -65,8 +73,16 @@ func startProxy(to *rest.Config) (*proxy, error) {
 	p := &proxy{ca: ca, counts: map[request]int{}}
 	forward := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		FlushInterval: -1,                         // watches
-		ErrorLog:      log.New(io.Discard, "", 0), // a remediator that is killed leaves broken watches behind
+		FlushInterval: -1, // watches
+		ModifyResponse: func(r *http.Response) error {
+			if r.StatusCode >= http.StatusBadRequest {
+				refused := requestOf(r.Request)
+				refused.code = r.StatusCode
+				p.count(refused)
+			}
+			return nil
+		},
+		ErrorLog: log.New(io.Discard, "", 0), // a remediator that is killed leaves broken watches behind
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 64,
 			DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext},
 	}
@@ -131,13 +147,13 @@ func requestOf(r *http.Request) request {
 	case len(parts) >= 3 && parts[0] == "apis":
 		parts = parts[3:]
 	default:
-		return request{strings.ToLower(r.Method), "other"}
+		return request{verb: strings.ToLower(r.Method), resource: "other"}
 	}
 	if len(parts) >= 3 && parts[0] == "namespaces" {
 		parts = parts[2:]
 	}
 	if len(parts) == 0 {
-		return request{"get", "other"} // discovery
+		return request{verb: "get", resource: "other"} // discovery
 	}
 	resource, named := parts[0], len(parts) > 1
 	if len(parts) > 2 {
@@ -153,7 +169,7 @@ func requestOf(r *http.Request) request {
 	default:
 		verb = "list"
 	}
-	return request{verb, resource}
+	return request{verb: verb, resource: resource}
 }
 
 func servingCertificate() (cert tls.Certificate, ca []byte, err error) {

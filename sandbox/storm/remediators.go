@@ -54,6 +54,9 @@ func startRemediators(box *sandbox.Sandbox, run string, n int, o Options, nats, 
 		name := fmt.Sprintf("remediator-%s-%d", run, k)
 		argv := append(slices.Clone(o.Remediator), "--nats", nats, "--cluster", clusterName, "--namespace", systemNamespace, "--kubeconfig", kubeconfig,
 			"--policies", policies, "--metrics", "127.0.0.1:"+strconv.Itoa(port))
+		if o.Profiles != "" {
+			argv = append(argv, "--pprof")
+		}
 		if err := box.StartProcess("", name, argv, nil); err != nil {
 			r.close()
 			return nil, err
@@ -173,7 +176,7 @@ var droppedReasons = map[string]bool{"stale": true, "forbidden": true}
 // scrape reads the counters of events that were not dealt with.
 func (r *remediators) scrape(ctx context.Context) {
 	for name, port := range r.ports {
-		body, err := get(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+		body, err := get(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", port), 2*time.Second)
 		if err != nil {
 			continue // not up yet, or killed
 		}
@@ -217,8 +220,8 @@ func (r *remediators) notes(ctx context.Context) (all map[string]float64, droppe
 	return all, dropped
 }
 
-func get(ctx context.Context, url string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+func get(ctx context.Context, url string, within time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -229,6 +232,9 @@ func get(ctx context.Context, url string) ([]byte, error) {
 		return nil, err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", url, resp.Status)
+	}
 	return io.ReadAll(resp.Body)
 }
 

@@ -62,6 +62,7 @@ type Case struct {
 
 	RequestsByVerb map[string]float64 `json:"api_requests_by_verb"`     // an incident; without leader election and watches
 	RequestsByKind map[string]int     `json:"api_requests_by_resource"` // in all, leader election and watches included
+	RefusedByKind  map[string]int     `json:"api_refused_by_resource"`  // answers of 400 and above, with their code
 	LostBy         map[string]float64 `json:"events_lost_by,omitempty"`
 	Noted          map[string]float64 `json:"events_noted,omitempty"`
 	Reasons        map[string]int     `json:"refused_by_reason,omitempty"`
@@ -80,7 +81,7 @@ func (m measured) result(s *scenario) Case {
 		CPU: round(max(0, m.cpu-m.idle*m.window.Seconds())/incidents, 4), RSS: round(m.rss, 0), Events: m.events, Unaccounted: len(m.open), Incidents: m.incidents,
 		Quarantined: m.quarantined, Refused: m.refused, Healthy: m.healthy, WindowS: round(m.window.Seconds(), 1), CPUTotal: round(m.cpu, 2), CPUIdle: round(m.idle, 3),
 		CPUPerNode: round(max(0, m.cpu-m.idle*m.window.Seconds())/float64(max(1, m.failed)), 4), Unsettled: m.unsettled, BacklogMost: m.backlogMost, GoalLast: s.last,
-		RequestsByVerb: map[string]float64{}, RequestsByKind: map[string]int{}, LostBy: m.lost, Noted: m.notes, Reasons: m.reasons,
+		RequestsByVerb: map[string]float64{}, RequestsByKind: map[string]int{}, RefusedByKind: map[string]int{}, LostBy: m.lost, Noted: m.notes, Reasons: m.reasons,
 		Open: slices.Clip(m.open[:min(len(m.open), 10)]),
 	}
 	if s.breaker != unlimited {
@@ -91,6 +92,10 @@ func (m measured) result(s *scenario) Case {
 	}
 	total := 0
 	for r, n := range m.requests {
+		if r.code != 0 {
+			c.RefusedByKind[r.String()] += n
+			continue
+		}
 		c.RequestsByKind[r.String()] += n
 		if r.resource != electionLease && r.verb != "watch" {
 			c.RequestsByVerb[r.verb] += float64(n)

@@ -47,6 +47,7 @@ type Options struct {
 	Limit        time.Duration // how long a case waits for verdicts; nodes without one by then are unaccounted
 	Settle       time.Duration // how long a case then waits for the incidents to end
 	LeaseSeconds int           // of the nodes' leases
+	Profiles     string        // directory for profiles of the leader; empty: none are taken
 	Dir          string        // state directory, kept; empty: a temporary one
 	Progress     io.Writer
 }
@@ -420,6 +421,7 @@ func (b *bench) measure(ctx context.Context, s *scenario, a *agents, v *verdicts
 	storm, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { stormed <- s.storm(storm, b.o, a, v, victims) }()
+	profiled := b.profile(storm, s, tested)
 	killed := ""
 	over := false
 	var accounted, asked time.Time
@@ -462,6 +464,9 @@ func (b *bench) measure(ctx context.Context, s *scenario, a *agents, v *verdicts
 		}
 	}
 	backlog := b.drain(ctx, a.buses[0])
+	if err := <-profiled; err != nil && !s.kill { // of a leader that was killed there is none
+		return m, err
+	}
 	m.tally = v.tally()
 	m.window = time.Since(began)
 	m.cpu = tested.cpu() - cpu

@@ -217,3 +217,11 @@ func TestANodeWithoutAVerdictCountsWithTheWholeLimit(t *testing.T) {
 		t.Errorf("missed %q, want %q", got, want)
 	}
 }
+
+func TestARefusedAnswerIsCountedBesideItsRequest(t *testing.T) {
+	m := measured{tally: tally{incidents: 2}, requests: map[request]int{{verb: "patch", resource: "nodes"}: 6, {verb: "patch", resource: "nodes", code: 409}: 1}}
+	c := m.result(&scenario{name: "x", breaker: unlimited, last: 3.5})
+	if c.Requests != 3 || c.RequestsByVerb["patch"] != 3 || c.RequestsByKind["patch nodes"] != 6 || c.RefusedByKind["patch nodes: 409"] != 1 || len(c.RequestsByKind) != 1 {
+		t.Errorf("%v requests an incident, by kind %v, refused %v", c.Requests, c.RequestsByKind, c.RefusedByKind)
+	}
+}

@@ -39,6 +39,7 @@ func run(ctx context.Context, args []string) error {
 	f.DurationVar(&o.Settle, "settle", time.Minute, "how long a case then waits for its incidents to end")
 	f.IntVar(&o.LeaseSeconds, "lease", 120, "duration of a node's lease in seconds, renewed four times as often")
 	f.StringVar(&o.Dir, "dir", "", "state directory, for its logs; default a temporary one")
+	f.StringVar(&o.Profiles, "profiles", "", "directory for a CPU and an allocation profile of the leader in each case; default none")
 	cases := f.String("cases", "", "cases to run, separated by commas or spaces; default all: "+strings.Join(storm.CaseNames(), ","))
 	remediator := f.String("remediator", "bin/pitcrew-remediator", "the remediator to measure")
 	pitcrew := f.String("pitcrew", "bin/pitcrew", "the program whose command bus runs NATS")
