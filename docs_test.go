@@ -16,7 +16,7 @@ var (
 	mdLink     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	mdHeading  = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *$`)
 	mdFence    = regexp.MustCompile("(?ms)^```.*?^```")
-	runbookURL = regexp.MustCompile(`(?m)^ +runbook_url: (\S+)$`)
+	runbookURL = regexp.MustCompile(`(?m)^ +runbook_url: '?([^\s']+)'?$`)
 	notInSlug  = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
@@ -98,25 +98,41 @@ func TestNoLinkInTheDocumentationIsDeadAndEachPageIsReachedFromTheReadme(t *test
 	t.Logf("%d pages, %d links", len(all), links)
 }
 
-func TestEachAlertLinksToARunbookThatSaysWhatToDo(t *testing.T) {
-	rules, err := os.ReadFile("rules/alerts.yaml")
+// runbookHeadings are what a page says, in this order. Alerts that the remediator sends have pages of their own form.
+var runbookHeadings = map[bool][]string{
+	false: {"## Meaning\n", "## Impact\n", "## What Pitcrew does\n", "## Diagnosis\n", "## Mitigation\n", "## False positives\n", "## Escalation\n", "## Prevention\n"},
+	true:  {"**What it means.**", "**Is my job in danger?**", "**What Pitcrew does automatically.**", "**Escalate**"},
+}
+
+func TestEachAlertHasARunbookAndEachRunbookAnAlert(t *testing.T) {
+	own := map[string]bool{"PitcrewIncident": true, "PitcrewNeedsPerson": true, "PitcrewFinding": true}
+	alerts := map[string]string{} // name: URL
+	for name := range own {
+		alerts[name] = notify.Runbooks + name + ".md"
+	}
+	files, err := filepath.Glob("rules/prometheus/*.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	alerts := map[string]string{} // name: URL
-	for _, name := range []string{"PitcrewIncident", "PitcrewNeedsPerson", "PitcrewFinding"} {
-		alerts[name] = notify.Runbooks + name + ".md"
-	}
-	for _, rule := range strings.Split(string(rules), "- alert: ")[1:] {
-		name, text, _ := strings.Cut(rule, "\n")
-		url := runbookURL.FindStringSubmatch(text)
-		if url == nil {
-			t.Errorf("%s has no runbook_url", name)
-			continue
+	for _, file := range append(files, "rules/alerts.yaml") {
+		rules, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		alerts[name] = url[1]
+		for _, rule := range strings.Split(string(rules), "- alert: ")[1:] {
+			name, text, _ := strings.Cut(rule, "\n")
+			url := runbookURL.FindStringSubmatch(text)
+			if url == nil {
+				t.Errorf("%s: %s has no runbook_url", file, name)
+				continue
+			}
+			if alerts[name] != "" {
+				t.Errorf("%s: %s is in another file too", file, name)
+			}
+			alerts[name] = url[1]
+		}
 	}
-	if len(alerts) < 13 {
+	if len(alerts) < 100 {
 		t.Errorf("only %d alerts found", len(alerts))
 	}
 	index, err := os.ReadFile("docs/runbooks/README.md")
@@ -130,10 +146,24 @@ func TestEachAlertLinksToARunbookThatSaysWhatToDo(t *testing.T) {
 			t.Errorf("%s: %s leads to no page: %v", name, url, err)
 			continue
 		}
-		for _, says := range []string{"# " + name + "\n", "**What it means.**", "**Is my job in danger?**", "**What Pitcrew does automatically.**", "**Escalate**", "pitcrew "} {
-			if !strings.Contains(string(page), says) {
-				t.Errorf("the runbook of %s does not say %q", name, says)
+		text := string(page)
+		if !strings.HasPrefix(text, "# "+name+"\n") {
+			t.Errorf("%s: its page begins with another heading", name)
+		}
+		headings := runbookHeadings[own[name]]
+		for i, says := range headings {
+			_, after, ok := strings.Cut(text, says)
+			if !ok {
+				t.Errorf("the runbook of %s does not say %q, or not in its order", name, strings.TrimSpace(says))
+				continue
 			}
+			if !own[name] && strings.HasPrefix(strings.TrimSpace(after), "## ") || i == len(headings)-1 && strings.TrimSpace(after) == "" {
+				t.Errorf("the runbook of %s says nothing under %q", name, strings.TrimSpace(says))
+			}
+			text = after
+		}
+		if !strings.Contains(string(page), "`") {
+			t.Errorf("the runbook of %s has no command", name)
 		}
 		if !strings.Contains(string(index), "["+name+"]("+name+".md)") {
 			t.Errorf("the index of runbooks does not list %s", name)

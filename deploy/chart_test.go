@@ -278,6 +278,21 @@ func TestTheChartsAlertsAreTheCatalogue(t *testing.T) {
 	if asJSON(t, rule.Object["spec"]) != asJSON(t, want) {
 		t.Error("the PrometheusRule is not rules/alerts.yaml")
 	}
+	areas, err := filepath.Glob("../rules/prometheus/*.yaml")
+	if err != nil || len(areas) < 10 {
+		t.Fatalf("rule files by area: %v, %v", areas, err)
+	}
+	for _, path := range areas {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := "pitcrew-" + strings.TrimSuffix(filepath.Base(path), ".yaml")
+		got := find(all, "PrometheusRule", name)
+		if asJSON(t, got.Object["spec"]) != asJSON(t, parse(t, string(raw))[0]) || got.GetLabels()["release"] != "prom" {
+			t.Errorf("the PrometheusRule %s is not %s with the labels of the values", name, path)
+		}
+	}
 	text, _, _ := unstructured.NestedString(find(all, "ConfigMap", "pitcrew-rules").Object, "data", "alerts.yaml")
 	if text != string(raw) {
 		t.Error("the gateway's rules are not rules/alerts.yaml")

@@ -138,7 +138,7 @@ func kindOf(path string) string {
 	case strings.HasSuffix(path, ".go"):
 		return "go"
 	case strings.HasSuffix(path, "metadata.yaml"), strings.HasSuffix(path, "values.yaml"), strings.HasSuffix(path, "values-ha.yaml"),
-		path == "rules/alerts.yaml", strings.HasPrefix(path, "deploy/policies/") && strings.HasSuffix(path, ".yaml"):
+		strings.HasPrefix(path, "rules/catalog/"), strings.HasPrefix(path, "deploy/policies/") && strings.HasSuffix(path, ".yaml"):
 		return "text"
 	}
 	return ""
