@@ -46,10 +46,11 @@ func (r *Record) head() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, markerFormat+"\n", r.File)
 	fmt.Fprintf(&b, "\n## Meaning\n\n%s", wrap(r.Meaning))
-	b.WriteString("\nIt fires")
+	after := "at once"
 	if r.For > 0 {
-		fmt.Fprintf(&b, " after %s", r.For)
+		after = "after " + r.For.String()
 	}
+	b.WriteString("\nIt fires " + after)
 	if r.KeepFiringFor > 0 {
 		fmt.Fprintf(&b, ", and stays for %s after it ended", r.KeepFiringFor)
 	}

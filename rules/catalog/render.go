@@ -114,9 +114,9 @@ func UnitTests(all []Record, expect func(*Record) []Moment) map[string]string {
 		if r.Test == nil {
 			continue
 		}
-		file := "tests/" + r.Area + ".yaml"
-		if out[file] == "" {
-			out[file] = header + "# promtool test rules rules/tests/*.yaml\nrule_files: [../alerts.yaml, ../prometheus/*.yaml, ../experimental/*.yaml]\nevaluation_interval: 1m\ntests:\n"
+		file := fmt.Sprintf("tests/%s-%s.yaml", strings.TrimSuffix(strings.ReplaceAll(r.ruleFile(), "/", "-"), ".yaml"), r.Test.Step)
+		if out[file] == "" { // promtool evaluates all tests of a file at one interval
+			out[file] = header + fmt.Sprintf("# promtool test rules rules/tests/*.yaml, with promtool of Prometheus 3\nrule_files: [../%s]\nevaluation_interval: %s\ntests:\n", r.ruleFile(), r.Test.Step)
 		}
 		below := maps.Clone(r.Test.Fires)
 		maps.Copy(below, r.Test.Below)
