@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/otlptranslator"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -153,7 +154,7 @@ func asked(t *testing.T, expr string) (names []string) {
 		if v, ok := n.(*parser.VectorSelector); ok {
 			name := v.Name
 			for _, m := range v.LabelMatchers {
-				if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+				if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
 					name = m.Value
 				}
 			}
