@@ -111,7 +111,9 @@ func cordon(ctx context.Context, v *view) Result {
 			return
 		}
 		for _, n := range nodes {
-			v.tellNode(ctx, n)
+			if slices.Contains(v.d.now.Load().Cordons, n) { // not given back meanwhile
+				v.tellNode(ctx, n)
+			}
 		}
 	})
 }

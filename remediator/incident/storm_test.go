@@ -263,3 +263,26 @@ func TestWordsForPeopleWaitForTheCordonsOfOtherIncidentsAndNotForLong(t *testing
 		})
 	}
 }
+
+func TestANodeThatWasGivenBackMeanwhileIsNotReportedAsQuarantined(t *testing.T) {
+	on(t, func(s *stage) {
+		s.budget = func() error { return errBudget } // it waits after the cordon
+		stop := time.AfterFunc(0, func() {
+			for range 60 {
+				s.e.rush.cordons("another", s.e.Now())
+				time.Sleep(tellLook)
+			}
+		})
+		defer stop.Stop()
+		s.e.rush.cordons("another", s.e.Now())
+		s.says(at("gpu/row-remap", "n1"))
+		s.until(time.Minute, "waiting", func(i Incident) bool { return i.Wait != nil && i.Wait.Reason == ReasonBudget })
+		s.stand("gpu/row-remap", "n1", Ended)
+		s.e.Wake()
+		i := s.closes(tellWait, Resolved)
+		time.Sleep(time.Minute)
+		if n := s.count("condition n1"); n > 0 || len(i.Cordons) > 0 {
+			t.Errorf("%d conditions, cordoned %v, did %q", n, i.Cordons, s.did)
+		}
+	})
+}
