@@ -13,6 +13,9 @@ import pytest
 if shutil.disk_usage("/dev/shm").free > 1 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a background job of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 sys.path.insert(0, os.path.dirname(__file__))
 
 from agent import Pod, wait_until
