@@ -69,6 +69,15 @@ type Case struct {
 	Open           []string           `json:"unaccounted_nodes,omitempty"` // the first of them
 }
 
+// stormCPU is the CPU time, in seconds, that the storm cost. If the idle share is more than all that was used, it was measured while the
+// processes still settled: nothing is subtracted then, since 0 would meet every goal.
+func (m measured) stormCPU() float64 {
+	if own := m.cpu - m.idle*m.window.Seconds(); own > 0 {
+		return own
+	}
+	return m.cpu
+}
+
 // result computes a case's figures.
 func (m measured) result(s *scenario) Case {
 	took := slices.Clone(m.took)
@@ -78,9 +87,9 @@ func (m measured) result(s *scenario) Case {
 	incidents := float64(max(1, m.incidents))
 	c := Case{
 		Name: s.name, Nodes: len(m.fleet.nodes), Failed: m.failed, P50: quantile(took, .5), P95: quantile(took, .95), Last: last(took),
-		CPU: round(max(0, m.cpu-m.idle*m.window.Seconds())/incidents, 4), RSS: round(m.rss, 0), Events: m.events, Unaccounted: len(m.open), Incidents: m.incidents,
+		CPU: round(m.stormCPU()/incidents, 4), RSS: round(m.rss, 0), Events: m.events, Unaccounted: len(m.open), Incidents: m.incidents,
 		Quarantined: m.quarantined, Refused: m.refused, Healthy: m.healthy, WindowS: round(m.window.Seconds(), 1), CPUTotal: round(m.cpu, 2), CPUIdle: round(m.idle, 3),
-		CPUPerNode: round(max(0, m.cpu-m.idle*m.window.Seconds())/float64(max(1, m.failed)), 4), Unsettled: m.unsettled, BacklogMost: m.backlogMost, GoalLast: s.last,
+		CPUPerNode: round(m.stormCPU()/float64(max(1, m.failed)), 4), Unsettled: m.unsettled, BacklogMost: m.backlogMost, GoalLast: s.last,
 		RequestsByVerb: map[string]float64{}, RequestsByKind: map[string]int{}, RefusedByKind: map[string]int{}, LostBy: m.lost, Noted: m.notes, Reasons: m.reasons,
 		Open: slices.Clip(m.open[:min(len(m.open), 10)]),
 	}

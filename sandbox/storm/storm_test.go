@@ -225,3 +225,14 @@ func TestARefusedAnswerIsCountedBesideItsRequest(t *testing.T) {
 		t.Errorf("%v requests an incident, by kind %v, refused %v", c.Requests, c.RequestsByKind, c.RefusedByKind)
 	}
 }
+
+func TestTheCPUOfAStormIsNotZeroWhereTheIdleShareIsTooLarge(t *testing.T) {
+	for name, c := range map[string]struct{ cpu, idle, want float64 }{
+		"idle share below what was used": {68, 0.5, 18},
+		"idle share above what was used": {68, 0.75, 68},
+	} {
+		if got := (measured{cpu: c.cpu, idle: c.idle, window: 100 * time.Second}).stormCPU(); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
