@@ -61,11 +61,17 @@ def run(measurement, argv, env, work, left):
     report, log = os.path.join(work, "report.jsonl"), os.path.join(work, "output.txt")
     began = time.monotonic()
     with open(log, "wb") as out:
-        child = subprocess.Popen(
-            [*argv, "--report", report, "--limit", str(limit)], env=env, cwd=work, stdin=subprocess.DEVNULL, stdout=out,
-            stderr=out, start_new_session=True,
-        )  # fmt: skip
-    RUNNING.add(child)
+        START.under_way = True
+        try:
+            child = subprocess.Popen(
+                [*argv, "--report", report, "--limit", str(limit)], env=env, cwd=work, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+            RUNNING.add(child)
+        finally:
+            START.under_way = False
+    if START.ended:
+        end_all()
     try:
         code = child.wait(limit)
     except subprocess.TimeoutExpired:
@@ -85,8 +91,17 @@ def run(measurement, argv, env, work, left):
     return result
 
 
+class START:
+    """The start of a measurement's process, during which a signal must wait."""
+
+    under_way = ended = False
+
+
 def end_all(*_):
-    """A signal handler: the whole check is told to end. What was measured is in the file already."""
+    """A signal handler: the whole check is to end. What was measured is in the file already."""
+    if START.under_way:  # its process exists and is not in RUNNING yet: `run` ends it a moment later
+        START.ended = True
+        return
     for child in list(RUNNING):
         end_session(child)
     os._exit(130)

@@ -168,6 +168,24 @@ def test_whoever_ends_the_check_ends_what_it_measures(tmp_path):
     figures.wait_until(lambda: not runner.session(inside[0]), 10, "the measurement's session to be empty")
 
 
+def test_a_signal_while_a_measurement_is_being_started_ends_it(tmp_path, monkeypatch):
+    """Seen: the signal came between fork and the note of the child, and the measurement went on alone."""
+    started, codes, popen = [], [], subprocess.Popen
+
+    def start(*args, **options):
+        started.append(popen(*args, **options))
+        runner.end_all()  # as the signal's handler
+        return started[0]
+
+    monkeypatch.setattr(runner.subprocess, "Popen", start)
+    monkeypatch.setattr(runner.os, "_exit", codes.append)
+    monkeypatch.setattr(runner.START, "ended", False)
+    runner.run(
+        plan.MEASUREMENTS[0], [sys.executable, "-c", "import time; time.sleep(60)"], {}, str(tmp_path), left=60.0
+    )
+    assert codes == [130] and started[0].wait(5) == -signal.SIGKILL
+
+
 def children(pid):
     tasks = Path("/proc/%d/task" % pid).glob("*/children")
     return [int(word) for task in tasks for word in task.read_text().split()]
