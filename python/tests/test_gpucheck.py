@@ -170,20 +170,26 @@ def test_whoever_ends_the_check_ends_what_it_measures(tmp_path):
 
 def test_a_signal_while_a_measurement_is_being_started_ends_it(tmp_path, monkeypatch):
     """Seen: the signal came between fork and the note of the child, and the measurement went on alone."""
-    started, codes, popen = [], [], subprocess.Popen
+    started, popen = [], subprocess.Popen
 
     def start(*args, **options):
         started.append(popen(*args, **options))
         runner.end_all()  # as the signal's handler
         return started[0]
 
+    def leave(code):  # as os._exit: what comes after does not run
+        raise SystemExit(code)
+
     monkeypatch.setattr(runner.subprocess, "Popen", start)
-    monkeypatch.setattr(runner.os, "_exit", codes.append)
+    monkeypatch.setattr(runner.os, "_exit", leave)
     monkeypatch.setattr(runner.START, "ended", False)
-    runner.run(
-        plan.MEASUREMENTS[0], [sys.executable, "-c", "import time; time.sleep(60)"], {}, str(tmp_path), left=60.0
-    )
-    assert codes == [130] and started[0].wait(5) == -signal.SIGKILL
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with pytest.raises(SystemExit, match="130"):
+        runner.run(plan.MEASUREMENTS[0], sleep, {}, str(tmp_path), left=60.0)
+    try:
+        assert started[0].wait(5) == -signal.SIGKILL
+    finally:
+        started[0].kill()
 
 
 def children(pid):
