@@ -78,3 +78,59 @@ func TestRequiredAntiAffinityIsReadFromTheTemplate(t *testing.T) {
 		})
 	}
 }
+
+func TestPodsThatAvoidTheMemberBarTheirPlaces(t *testing.T) {
+	choose := func(labels map[string]string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: labels}
+	}
+	term := func(edit func(*corev1.PodAffinityTerm)) []corev1.PodAffinityTerm {
+		out := corev1.PodAffinityTerm{TopologyKey: rackLabel, LabelSelector: choose(map[string]string{"team": "llm"}), Namespaces: []string{"ml"}}
+		edit(&out)
+		return []corev1.PodAffinityTerm{out}
+	}
+	for name, c := range map[string]struct {
+		terms  []corev1.PodAffinityTerm
+		edit   func(*corev1.Pod)
+		barred bool
+	}{
+		"it selects the member":                    {term(func(*corev1.PodAffinityTerm) {}), nil, true},
+		"it selects others":                        {term(func(a *corev1.PodAffinityTerm) { a.LabelSelector = choose(map[string]string{"team": "vision"}) }), nil, false},
+		"it means its own namespace":               {term(func(a *corev1.PodAffinityTerm) { a.Namespaces = nil }), nil, false},
+		"it has ended":                             {term(func(*corev1.PodAffinityTerm) {}), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},
+		"it is not bound":                          {term(func(*corev1.PodAffinityTerm) {}), func(p *corev1.Pod) { p.Spec.NodeName = "" }, false},
+		"it avoids the member's run, which is its": {term(func(a *corev1.PodAffinityTerm) { a.MatchLabelKeys = []string{"run"} }), func(p *corev1.Pod) { p.Labels["run"] = "1" }, true},
+		"it avoids its own run, which is another":  {term(func(a *corev1.PodAffinityTerm) { a.MatchLabelKeys = []string{"run"} }), nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := racks(t)
+			p := testPod("guarded", "n3", 1)
+			p.Namespace, p.OwnerReferences, p.Labels = "serving", nil, map[string]string{"run": "3"}
+			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: c.terms}}
+			if c.edit != nil {
+				c.edit(p)
+			}
+			kept, err := g.watched.slimmer.pod(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.watched.set(kept)
+			barred := g.PlacementRequest(g.Members[0]).Barred[rackLabel]
+			if pod, ok := barred["r3"]; ok != c.barred || ok && pod != "serving/p-guarded" || len(barred) > 1 {
+				t.Errorf("barred %v, want r3: %v", barred, c.barred)
+			}
+		})
+	}
+}
+
+func TestPodsOfTheGangDoNotBarEachOthersPlacesAsStrangers(t *testing.T) {
+	g := racks(t, corev1.PodAffinityTerm{TopologyKey: rackLabel, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "llm"}}})
+	for i, m := range g.Members {
+		p := testPod(fmt.Sprint("pod-", i), m.Node, 8)
+		p.Labels = m.labels
+		p.Spec.Affinity = m.template.Spec.Affinity.DeepCopy()
+		g.watched.set(p)
+	}
+	if r := g.PlacementRequest(g.Members[0]); len(r.Barred) != 0 || !slices.Equal(r.Apart, []string{rackLabel}) {
+		t.Errorf("apart %v, barred %v", r.Apart, r.Barred)
+	}
+}

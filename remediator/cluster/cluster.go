@@ -74,6 +74,7 @@ type Cluster struct {
 	steers  steering
 	renewed renewals
 	allowed allowances
+	claims  volumes
 	holds   atomic.Pointer[lease] // of the last term of leadership; nil in a process that never led
 }
 

@@ -75,8 +75,9 @@ type Member struct {
 
 	labels   map[string]string // of the pod; shared with the watch: read only
 	template *corev1.PodTemplateSpec
-	tracked  bool  // the Job controller has not let go of it yet
-	grace    int64 // of its deletion, seconds
+	volumes  []volume // of the template's claims
+	tracked  bool     // the Job controller has not let go of it yet
+	grace    int64    // of its deletion, seconds
 }
 
 func (m Member) String() string { return m.Namespace + "/" + m.Pod }
@@ -178,7 +179,7 @@ func (c *Cluster) gangOfJob(ctx context.Context, job *batchv1.Job) (Gang, error)
 			g.Finished = string(cond.Type)
 		}
 	}
-	c.fill(&g, job.ObjectMeta, func(*batchv1.Job) (int, int) { return 0, 0 })
+	c.fill(ctx, &g, job.ObjectMeta, func(*batchv1.Job) (int, int) { return 0, 0 })
 	return g, nil
 }
 
@@ -214,7 +215,7 @@ func (c *Cluster) gangOfJobSet(ctx context.Context, namespace, name, uid string)
 			g.jobs = append(g.jobs, j)
 		}
 	}
-	c.fill(&g, set.ObjectMeta, func(j *batchv1.Job) (global, offset int) {
+	c.fill(ctx, &g, set.ObjectMeta, func(j *batchv1.Job) (global, offset int) {
 		global, err := strconv.Atoi(labelOf(j.ObjectMeta, jobsetv1alpha2.JobGlobalIndexKey))
 		if err != nil || global < 0 || global >= len(first) {
 			return 0, 0
@@ -225,7 +226,7 @@ func (c *Cluster) gangOfJobSet(ctx context.Context, namespace, name, uid string)
 }
 
 // fill adds what stands on the top object, the namespace, the templates and the pods. place gives a Job's index and its first member's.
-func (c *Cluster) fill(g *Gang, top metav1.ObjectMeta, place func(*batchv1.Job) (global, offset int)) {
+func (c *Cluster) fill(ctx context.Context, g *Gang, top metav1.ObjectMeta, place func(*batchv1.Job) (global, offset int)) {
 	ns, _ := cached[*corev1.Namespace](c.namespaces, g.Job.Namespace)
 	g.Held, g.OptIn = held(top.Annotations), wantsHealing(top, ns)
 	if ns != nil && g.Held == "" {
@@ -244,11 +245,13 @@ func (c *Cluster) fill(g *Gang, top metav1.ObjectMeta, place func(*batchv1.Job) 
 			g.PriorityClass = job.Spec.Template.Spec.PriorityClassName
 		}
 		global, offset := place(job)
+		mounted := c.volumesOf(ctx, job.Namespace, &job.Spec.Template.Spec)
 		for _, pod := range indexed[*corev1.Pod](c.pods, byOwner, string(job.UID)) {
 			m, ok := member(pod, job, global, offset)
 			if !ok {
 				continue
 			}
+			m.volumes = mounted
 			if host := pod.Spec.NodeSelector[hostnameLabel]; m.Node == "" && host != "" && job.Spec.Template.Spec.NodeSelector[hostnameLabel] == "" {
 				m.SentTo = c.nodeOfHost(host)
 			}

@@ -19,6 +19,7 @@ type slimmer struct {
 	containers map[string][]corev1.Container
 	resources  map[string]corev1.ResourceList
 	owners     map[string][]metav1.OwnerReference
+	avoided    map[string]*corev1.Affinity // required pod anti-affinity alone
 	ready      map[corev1.ConditionStatus][]corev1.PodCondition
 }
 
@@ -27,7 +28,7 @@ const maxShared = 100_000
 
 func newSlimmer() *slimmer {
 	return &slimmer{strings: map[string]string{}, containers: map[string][]corev1.Container{}, resources: map[string]corev1.ResourceList{},
-		owners: map[string][]metav1.OwnerReference{}, ready: map[corev1.ConditionStatus][]corev1.PodCondition{}}
+		owners: map[string][]metav1.OwnerReference{}, avoided: map[string]*corev1.Affinity{}, ready: map[corev1.ConditionStatus][]corev1.PodCondition{}}
 }
 
 // shared returns the value under a key, and makes it if there is none yet.
@@ -115,6 +116,10 @@ func (s *slimmer) pod(o any) (any, error) {
 		out.Finalizers = append(out.Finalizers, s.str(f))
 	}
 	out.Spec.NodeName = s.str(p.Spec.NodeName)
+	if terms := antiAffinity(p.Spec.Affinity); len(terms) > 0 {
+		kept := &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}
+		out.Spec.Affinity = shared(s.avoided, kept.String(), func() *corev1.Affinity { return &corev1.Affinity{PodAntiAffinity: kept} })
+	}
 	asked := requests(&p.Spec)
 	out.Spec.Containers = shared(s.containers, listKey(asked), func() []corev1.Container {
 		return []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: asked}}}

@@ -87,8 +87,15 @@ func (g Gang) PlacementRequest(m Member) placement.Request {
 	for _, claim := range spec.ResourceClaims {
 		r.Claims = append(r.Claims, claim.Name)
 	}
-	if slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }) {
-		r.HardLabels = append(placement.HardLabels(), corev1.LabelTopologyZone, corev1.LabelTopologyRegion) // a volume may not follow to another
+	if len(m.volumes) > 0 {
+		r.Volumes = func(n *fleet.Node) (bool, string) {
+			for _, v := range m.volumes {
+				if ok, why := v.reaches(n); !ok {
+					return false, why
+				}
+			}
+			return true, ""
+		}
 	}
 	r.Apart, r.Barred = g.apart(m)
 	if a := spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {

@@ -17,9 +17,10 @@ import (
 
 // Indices of the caches.
 const (
-	byNode  = "node"  // pods: spec.nodeName, or nominated+name before they are bound; reservations: their node
-	byOwner = "owner" // pods and jobs: UID of the controller; reservations: UID of the Job or JobSet
-	byUID   = "uid"   // pods and jobs
+	byNode   = "node"   // pods: spec.nodeName, or nominated+name before they are bound; reservations: their node
+	byOwner  = "owner"  // pods and jobs: UID of the controller; reservations: UID of the Job or JobSet
+	byUID    = "uid"    // pods and jobs
+	byAvoids = "avoids" // pods: their required anti-affinity, if they have any
 )
 
 // nominated precedes, in the index byNode, the node that a pod is nominated to and not bound to yet.
@@ -44,10 +45,16 @@ func (c *Cluster) prepare() error {
 		}
 		return []string{p.Spec.NodeName}, nil
 	}
+	avoids := func(o any) ([]string, error) {
+		if p, ok := o.(*corev1.Pod); ok {
+			return avoiders(p), nil
+		}
+		return nil, nil
+	}
 	promised := func(o any) ([]string, error) { return []string{o.(*corev1.ConfigMap).Data[keyNode]}, nil }
 	all := metav1.NamespaceAll
 	c.nodes = coreinformers.NewNodeInformer(c.kube, 0, nil)
-	c.pods = coreinformers.NewPodInformer(c.kube, all, 0, cache.Indexers{byNode: node, byOwner: owner, byUID: uid})
+	c.pods = coreinformers.NewPodInformer(c.kube, all, 0, cache.Indexers{byNode: node, byOwner: owner, byUID: uid, byAvoids: avoids})
 	c.jobs = batchinformers.NewJobInformer(c.kube, all, 0, cache.Indexers{byOwner: owner, byUID: uid})
 	c.namespaces = coreinformers.NewNamespaceInformer(c.kube, 0, nil)
 	c.leases = coordinationinformers.NewLeaseInformer(c.kube, corev1.NamespaceNodeLease, 0, nil)

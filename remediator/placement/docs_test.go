@@ -15,7 +15,7 @@ func TestTheDocsNameEveryReasonTierAndHardLabel(t *testing.T) {
 	}
 	var want []string
 	for _, r := range []placement.Reason{placement.NotSameNode, placement.Faulty, placement.FailedDomain, placement.NotReady, placement.Quarantined,
-		placement.Cordoned, placement.Held, placement.OpenCondition, placement.ReservedOther, placement.HoldsPeer, placement.Tainted, placement.Selector, placement.AffinityNo, placement.AntiAffinity, placement.DRAClaim,
+		placement.Cordoned, placement.Held, placement.OpenCondition, placement.ReservedOther, placement.HoldsPeer, placement.Tainted, placement.Selector, placement.AffinityNo, placement.VolumeAway, placement.AntiAffinity, placement.DRAClaim,
 		placement.Class, placement.NoRoom, placement.TooFar, placement.RankedLower} {
 		want = append(want, string(r))
 	}

@@ -11,7 +11,7 @@ import (
 
 // order is the order in which reasons are looked for; the first that applies is recorded. A reason's place in it is its rank.
 var order = []Reason{NotSameNode, Faulty, FailedDomain, NotReady, Quarantined, Cordoned, Held, OpenCondition, ReservedOther, HoldsPeer, Tainted, Selector,
-	AffinityNo, AntiAffinity, DRAClaim, Class, NoRoom, TooFar}
+	AffinityNo, VolumeAway, AntiAffinity, DRAClaim, Class, NoRoom, TooFar}
 
 // Ranks of the reasons that depend on the move, or that a move changes.
 var (
@@ -85,6 +85,13 @@ var fixed = []struct {
 			return "", false
 		}
 		ok, why := c.Affinity(n)
+		return why, !ok
+	}},
+	{VolumeAway, func(c *Chooser, _ int, n *fleet.Node) (string, bool) {
+		if c.Volumes == nil || c.Mode == SameNode { // it was mounted there before
+			return "", false
+		}
+		ok, why := c.Volumes(n)
 		return why, !ok
 	}},
 	{AntiAffinity, func(c *Chooser, _ int, n *fleet.Node) (string, bool) { return c.near(n) }},

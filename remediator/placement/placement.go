@@ -59,6 +59,8 @@ type Request struct {
 	Tolerations  []Toleration
 	// Affinity is whatever else the pod asks of a node, nil for nothing. It must be a pure function of the node.
 	Affinity func(*fleet.Node) (ok bool, why string)
+	// Volumes reports whether a node can mount the pod's persistent volumes, and if not, why; nil: it has none. A pure function of the node.
+	Volumes func(*fleet.Node) (ok bool, why string)
 	// Apart are topology labels that no two members of the gang may share a value of, as the required anti-affinity of its pods says.
 	Apart []string
 	// Barred are, by topology label, the values that other pods have taken which the pod must not be near, each with the name of one.
@@ -100,6 +102,7 @@ const (
 	Tainted       Reason = "tainted"
 	Selector      Reason = "node-selector"
 	AffinityNo    Reason = "affinity"
+	VolumeAway    Reason = "volume"
 	AntiAffinity  Reason = "anti-affinity"
 	DRAClaim      Reason = "dra-claim"
 	Class         Reason = "class"
