@@ -58,14 +58,27 @@ func isRefusal(err error) bool {
 	return err != nil && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthRevoked) || strings.Contains(strings.ToLower(err.Error()), "authentication timeout"))
 }
 
-// lost is an error of a server that was waited for: what it says takes the place of a bare "context deadline exceeded", which is still to be found in it.
+// Why there is no connection. The errors of Wait and Explain wrap one of them.
+var (
+	ErrUnreachable  = errors.New("NATS is not reachable")
+	ErrUnauthorized = errors.New("NATS refuses this client")
+)
+
+// lost is an error of a server that was waited for. Its text replaces a bare "context deadline exceeded", which it wraps beside the kind.
 type lost struct {
 	says string
 	of   error
+	kind error // nil: the server was reached and did not answer
 }
 
 func (l *lost) Error() string { return l.says }
-func (l *lost) Unwrap() error { return l.of }
+
+func (l *lost) Unwrap() []error {
+	if l.kind == nil {
+		return []error{l.of}
+	}
+	return []error{l.kind, l.of}
+}
 
 // away says for how long a connection has been looked for, why there is none, and what to do. err is why it is looked for no longer.
 func (b *Bus) away(err error) error {
@@ -80,9 +93,9 @@ func (b *Bus) away(err error) error {
 	}
 	tried := fmt.Errorf("tried for %s: %w", time.Since(time.Unix(0, b.since.Load())).Round(100*time.Millisecond), last)
 	if refused {
-		return &lost{b.refusal(tried).Error(), err}
+		return &lost{b.refusal(tried).Error(), err, ErrUnauthorized}
 	}
-	return &lost{fmt.Sprintf("NATS at %s is not reachable, %v; start it, or give its address by --nats or PITCREW_NATS", b.at, tried), err}
+	return &lost{fmt.Sprintf("NATS at %s is not reachable, %v; start it, or give its address by --nats or PITCREW_NATS", b.at, tried), err, ErrUnreachable}
 }
 
 // Explain is err, with the server's name and what to do where it is one of an answer that did not come in time.
@@ -95,7 +108,7 @@ func (b *Bus) Explain(err error) error {
 		return b.away(err)
 	}
 	return &lost{fmt.Sprintf("NATS at %s is reached, and does not answer in time: %s; see whether its JetStream runs, and whether this client's role may ask this (docs/threat-model.md)",
-		b.at, strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())), err}
+		b.at, strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())), err, nil}
 }
 
 func (b *Bus) refusal(cause error) error {

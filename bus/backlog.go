@@ -14,6 +14,7 @@ type Backlog struct {
 	Pending   uint64 // not delivered yet
 	Reached   uint64 // sequence of the last delivered event, of the consumer that is farthest behind
 	Unacked   int    // delivered, not acknowledged
+	Waiting   int    // requests for events that are open: 0 means that nobody consumes
 }
 
 // EventBacklog reads the backlog. Consumers that each take a part of the stream add up.
@@ -35,6 +36,7 @@ func (b *Bus) EventBacklog(ctx context.Context) (Backlog, error) {
 		out.Delivered += c.Delivered.Consumer
 		out.Pending += c.NumPending
 		out.Unacked += c.NumAckPending
+		out.Waiting += c.NumWaiting
 	}
 	if err := all.Err(); err != nil {
 		return Backlog{}, fmt.Errorf("consumers of stream %s: %w", EventStream, err)

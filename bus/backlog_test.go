@@ -33,7 +33,7 @@ func TestTheBacklogIsWhatTheDurableConsumerHasNotReceived(t *testing.T) {
 		}
 		t.Fatalf("%+v, want %+v", got, want)
 	}
-	await(Backlog{Consumers: 1, Stored: 3, Delivered: 3, Reached: 3})
+	await(Backlog{Consumers: 1, Stored: 3, Delivered: 3, Reached: 3, Waiting: 1})
 	cancel()
 	<-ended
 	publish(t, b, 4, 5)

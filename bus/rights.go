@@ -71,15 +71,17 @@ var duties = map[Role]duty{
 		put:       []string{IncidentBucket + ".>", SeenBucket + ".>", AttemptBucket + ".>", ControlBucket + ".>", LedgerBucket + ".>", AsideBucket + ".>"},
 	},
 	RoleOperator: {
-		pull:   allStreams,
-		follow: []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket, LedgerBucket, AsideBucket},
-		get:    []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket},
-		put:    []string{StatementBucket + ".>", ControlBucket + ".>", IncidentBucket + ".>"}, // an approval is written into the incident
+		subscribe: []string{beatPrefix + ".{cluster}.*"},
+		pull:      allStreams,
+		follow:    []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket, LedgerBucket, AsideBucket},
+		get:       []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket},
+		put:       []string{StatementBucket + ".>", ControlBucket + ".>", IncidentBucket + ".>"}, // an approval is written into the incident
 	},
 	RoleReader: {
-		pull:   allStreams,
-		follow: []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket, LedgerBucket, AsideBucket},
-		get:    []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket},
+		subscribe: []string{beatPrefix + ".{cluster}.*"},
+		pull:      allStreams,
+		follow:    []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket, LedgerBucket, AsideBucket},
+		get:       []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket},
 	},
 }
 

@@ -17,9 +17,11 @@ import (
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/buscmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/controlcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/detectcmd"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/incidentcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/nodecmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/policycmd"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/statuscmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/xidcmd"
 	"github.com/pitcrew/pitcrew/cmd/version"
 	"github.com/pitcrew/pitcrew/sandbox/demo"
@@ -36,7 +38,7 @@ func main() {
 	}
 	if err != nil {
 		stop()
-		os.Exit(1)
+		os.Exit(exit.Code(err))
 	}
 }
 
@@ -49,10 +51,11 @@ func commands() *cobra.Command {
 	root.SetVersionTemplate(version.Template)
 	root.AddCommand(demo.Command(), incidentcmd.Command(), nodecmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
 	root.AddCommand(controlcmd.Commands()...)
+	root.AddCommand(statuscmd.Command())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w; `%s --help` lists the flags", err, c.CommandPath())
+		return exit.With(exit.Usage, fmt.Errorf("%w; `%s --help` lists the flags", err, c.CommandPath()))
 	})
 	nameCommands(root)
 	sayUsage(root)
@@ -71,7 +74,7 @@ func nameCommands(group *cobra.Command) {
 		if like := c.SuggestionsFor(args[0]); len(like) > 0 {
 			meant = "did you mean " + strings.Join(like, " or ") + "? "
 		}
-		return fmt.Errorf("unknown command %q for %q; %s`%s --help` lists them", args[0], c.CommandPath(), meant, c.CommandPath())
+		return exit.With(exit.Usage, fmt.Errorf("unknown command %q for %q; %s`%s --help` lists them", args[0], c.CommandPath(), meant, c.CommandPath()))
 	}
 }
 
@@ -84,7 +87,7 @@ func sayUsage(c *cobra.Command) {
 		case sub.Name() == "help":
 			sub.Args = func(_ *cobra.Command, args []string) error {
 				if _, rest, err := c.Root().Find(args); err != nil || len(rest) > 0 {
-					return fmt.Errorf("no help for %q: there is no such command; `pitcrew --help` lists them", strings.Join(args, " "))
+					return exit.With(exit.Usage, fmt.Errorf("no help for %q: there is no such command; `pitcrew --help` lists them", strings.Join(args, " ")))
 				}
 				return nil
 			}
@@ -94,7 +97,7 @@ func sayUsage(c *cobra.Command) {
 			sub.Args = func(c *cobra.Command, args []string) error {
 				if takes(c, args) == nil {
 					if err := c.ValidateRequiredFlags(); err != nil {
-						return fmt.Errorf("%w; usage: %s", err, c.UseLine())
+						return exit.With(exit.Usage, fmt.Errorf("%w; usage: %s", err, c.UseLine()))
 					}
 					return nil
 				}
@@ -102,7 +105,7 @@ func sayUsage(c *cobra.Command) {
 				if len(args) == 1 {
 					given = fmt.Sprintf("%q", args[0])
 				}
-				return fmt.Errorf("%s given to %q; usage: %s", given, c.CommandPath(), c.UseLine())
+				return exit.With(exit.Usage, fmt.Errorf("%s given to %q; usage: %s", given, c.CommandPath(), c.UseLine()))
 			}
 		}
 		sayUsage(sub)

@@ -4,11 +4,9 @@ package anomalycmd
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os/user"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
 )
 
 // Command is `pitcrew anomaly`.
@@ -67,8 +66,8 @@ func list(f *connect.Flags) *cobra.Command {
 					said = slices.DeleteFunc(said, func(s bus.Statement) bool { return !s.Of(node) })
 				}
 				heed(fs, said, now)
-				if f.JSON() {
-					return writeJSON(c.OutOrStdout(), map[string]any{"findings": nonNil(fs), "statements": nonNil(said)})
+				if done, err := f.Encode(c.OutOrStdout(), map[string]any{"findings": nonNil(fs), "statements": nonNil(said)}); done {
+					return err
 				}
 				return table(c.OutOrStdout(), b.Cluster(), fs, said, now)
 			})
@@ -90,13 +89,6 @@ func nonNil[T any](v []T) []T {
 		return []T{}
 	}
 	return v
-}
-
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
 }
 
 // late is after how long a gateway that is there would have told again of what it found.
@@ -133,11 +125,4 @@ func table(out io.Writer, cluster string, fs []finding, said []bus.Statement, no
 	return w.Flush()
 }
 
-func who() string {
-	if u, err := user.Current(); err == nil {
-		return u.Username
-	}
-	return "unknown"
-}
-
-var errNothing = errors.New("no such finding stands; `pitcrew anomaly list` names them")
+var errNothing = exit.With(exit.NotFound, errors.New("no such finding is open; `pitcrew anomaly list` names them"))

@@ -159,7 +159,7 @@ func TestErrorsNameTheThingAndTheRemedy(t *testing.T) {
 		{"needs an end", []string{"mute", "anomaly/*", "--for", "-1h"}},
 		{"at most 30 days", []string{"mute", "anomaly/*", "--for", "1000h"}},
 		{"is not muted", []string{"unmute", "anomaly/*"}},
-		{"text or json", []string{"list", "-o", "yaml"}},
+		{"one of: text", []string{"list", "-o", "xml"}},
 	} {
 		if _, err := d.say(c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %q", c.args, err, c.want)

@@ -83,7 +83,7 @@ func unmute(f *connect.Flags) *cobra.Command {
 func (s *speech) run(f *connect.Flags) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		now := time.Now().UTC()
-		st := bus.Statement{Verb: s.verb, Node: s.node, Key: strings.Join(args, " "), By: who(), Reason: s.reason, At: now}
+		st := bus.Statement{Verb: s.verb, Node: s.node, Key: strings.Join(args, " "), By: connect.Operator(), Reason: s.reason, At: now}
 		if s.verb == bus.StateMute && !s.undo {
 			st.Until = now.Add(s.lasts)
 		}
@@ -145,8 +145,8 @@ func (s *speech) do(ctx context.Context, c *cobra.Command, f *connect.Flags, b *
 			p.Unanswered = append(p.Unanswered, x.Gateway+" "+x.Key)
 		}
 	}
-	if f.JSON() {
-		if err := writeJSON(c.OutOrStdout(), p); err != nil {
+	if done, err := f.Encode(c.OutOrStdout(), p); done {
+		if err != nil {
 			return err
 		}
 		return unanswered(silent, f.Wait())

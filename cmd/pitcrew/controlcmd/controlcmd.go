@@ -3,9 +3,7 @@ package controlcmd
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os/user"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,15 +27,12 @@ func command(use, short, reasonHelp string, on bool) *cobra.Command {
 		Use: use, Short: short, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.Open(c.Context(), func(ctx context.Context, b *bus.Bus) error {
-				k := bus.KillSwitch{On: on, By: "unknown", Reason: reason, Since: time.Now().UTC()}
-				if u, err := user.Current(); err == nil {
-					k.By = u.Username
-				}
+				k := bus.KillSwitch{On: on, By: connect.Operator(), Reason: reason, Since: time.Now().UTC()}
 				if err := b.Control().Set(ctx, bus.KillKey, k); err != nil { // whatever lies there
 					return err
 				}
-				if f.JSON() {
-					return json.NewEncoder(c.OutOrStdout()).Encode(k)
+				if done, err := f.Encode(c.OutOrStdout(), k); done {
+					return err
 				}
 				_, err := fmt.Fprintf(c.OutOrStdout(), "Pitcrew is %s\n", k)
 				return err

@@ -6,16 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os/user"
 	"slices"
-	"text/tabwriter"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 )
@@ -38,94 +37,6 @@ func open(ctx context.Context, f *connect.Flags, do func(context.Context, store)
 	})
 }
 
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
-
-func list(f *connect.Flags) *cobra.Command {
-	return &cobra.Command{
-		Use: "list", Short: "All incidents, newest first, and what those that are open wait for", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.Open(c.Context(), func(ctx context.Context, b *bus.Bus) error {
-				s := bus.NewBucket[incident.Incident](b, bus.IncidentBucket)
-				all, err := s.List(ctx)
-				if err != nil {
-					return err
-				}
-				slices.SortFunc(all, func(a, b bus.Change[incident.Incident]) int { return b.Value.Opened.Compare(a.Value.Opened) })
-				out := make([]incident.Incident, 0, len(all))
-				for _, x := range all {
-					out = append(out, x.Value)
-				}
-				if f.JSON() {
-					return writeJSON(c.OutOrStdout(), out)
-				}
-				if err := table(c.OutOrStdout(), out); err != nil {
-					return err
-				}
-				k, _, err := b.Control().Get(ctx, bus.KillKey)
-				if errors.Is(err, bus.ErrNotFound) || err == nil && !k.On {
-					return nil
-				}
-				if err == nil {
-					fmt.Fprintf(c.OutOrStdout(), "\nPitcrew is %s\n", k)
-				}
-				return err
-			})
-		},
-	}
-}
-
-func table(out io.Writer, all []incident.Incident) error {
-	if len(all) == 0 {
-		_, err := fmt.Fprintln(out, "No incident.")
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "INCIDENT\tOPENED (UTC)\tSIGNAL\tNODE\tJOB\tSTATE\tOUTCOME")
-	for _, i := range nested(all) {
-		job := "-"
-		if i.Job != nil {
-			job = i.Job.Namespace + "/" + i.Job.Name
-		}
-		outcome := string(i.Outcome)
-		if i.Open() && i.Waiting != "" {
-			outcome = "waits: " + i.WaitsFor()
-		}
-		node := i.Faults[0].Node
-		if g := i.Group; g != nil {
-			node, job = fmt.Sprintf("%d nodes of %s", len(g.Nodes()), g.Domain), fmt.Sprintf("%d incidents", len(g.Children))
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.ID, i.Opened.UTC().Format(time.DateTime), i.Faults[0].Signal, node, job, i.State, outcome)
-	}
-	return w.Flush()
-}
-
-// nested puts children behind their parent, and leaves everything else in order. A child's id is indented.
-func nested(all []incident.Incident) (out []incident.Incident) {
-	of := map[string][]incident.Incident{}
-	for _, i := range all {
-		if i.Group != nil {
-			of[i.ID] = nil
-		}
-	}
-	for _, i := range all {
-		if _, listed := of[i.Parent]; listed && i.Parent != "" {
-			child := i
-			child.ID = "  " + i.ID
-			of[i.Parent] = append(of[i.Parent], child)
-		}
-	}
-	for _, i := range all {
-		if _, listed := of[i.Parent]; i.Parent == "" || !listed {
-			out = append(append(out, i), of[i.ID]...)
-		}
-	}
-	return out
-}
-
 // childrenOf are the children of a parent, oldest first.
 func childrenOf(parent string, all []bus.Change[incident.Incident]) (out []incident.Incident) {
 	for _, c := range all {
@@ -137,12 +48,29 @@ func childrenOf(parent string, all []bus.Change[incident.Incident]) (out []incid
 	return out
 }
 
+// get reads an incident by its id, or by the beginning of its id if only one incident has it.
 func get(ctx context.Context, s store, id string) (incident.Incident, uint64, error) {
 	i, rev, err := s.Get(ctx, id)
-	if errors.Is(err, bus.ErrNotFound) {
-		return i, 0, fmt.Errorf("no incident %q; `pitcrew incident list` names them", id)
+	if !errors.Is(err, bus.ErrNotFound) {
+		return i, rev, err
 	}
-	return i, rev, err
+	all, err := s.List(ctx)
+	if err != nil {
+		return i, 0, err
+	}
+	var found []bus.Change[incident.Incident]
+	for _, x := range all {
+		if id != "" && (strings.HasPrefix(x.Value.ID, id) || strings.HasPrefix(x.Value.ID, "inc-"+id)) {
+			found = append(found, x)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return i, 0, exit.With(exit.NotFound, fmt.Errorf("no incident %q; `pitcrew incident list` names them", id))
+	case 1:
+		return s.Get(ctx, found[0].Value.ID)
+	}
+	return i, 0, exit.With(exit.NotFound, fmt.Errorf("%d incidents begin with %q, such as %s and %s; give more of the id", len(found), id, found[0].Value.ID, found[1].Value.ID))
 }
 
 func show(f *connect.Flags) *cobra.Command {
@@ -154,8 +82,8 @@ func show(f *connect.Flags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if f.JSON() {
-					return writeJSON(c.OutOrStdout(), i)
+				if done, err := f.Encode(c.OutOrStdout(), i); done {
+					return err
 				}
 				i.Write(c.OutOrStdout())
 				if i.Group == nil {
@@ -216,15 +144,15 @@ func answer(f *connect.Flags, use, word string) *cobra.Command {
 						return err
 					}
 					if parents := word == incident.Holding || word == incident.Releases; parents && i.Group == nil {
-						return fmt.Errorf("incident %s is not the parent of others; to hold it alone, annotate its node or job with %s", i.ID, guard.HoldAnnotation)
+						return refused("incident %s is not the parent of others; to hold it alone, annotate its node or job with %s", i.ID, guard.HoldAnnotation)
 					} else if i.Group != nil && !i.Open() {
-						return fmt.Errorf("incident %s has ended: %s", i.ID, i.Headline())
+						return refused("incident %s has ended: %s", i.ID, i.Headline())
 					} else if i.Approval != "" && i.Group != nil {
-						return fmt.Errorf("incident %s has not taken the last answer in yet (%s); try again in a moment", i.ID, i.Approval)
+						return refused("incident %s has not taken the last answer in yet (%s); try again in a moment", i.ID, i.Approval)
 					} else if !parents && !(i.Group != nil && word == incident.Rejects) && !i.Asks() {
-						return fmt.Errorf("incident %s does not wait for an answer: it is %s", i.ID, i.Headline())
+						return refused("incident %s does not wait for an answer: it is %s", i.ID, i.Headline())
 					}
-					i.Approval = fmt.Sprintf("%s by %s at %s", word, who(), time.Now().UTC().Format(time.DateTime))
+					i.Approval = fmt.Sprintf("%s by %s at %s", word, connect.Operator(), time.Now().UTC().Format(time.DateTime))
 					if reason != "" {
 						i.Approval += ": " + reason
 					}
@@ -234,8 +162,8 @@ func answer(f *connect.Flags, use, word string) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					if f.JSON() {
-						return writeJSON(c.OutOrStdout(), map[string]string{"incident": i.ID, "answer": i.Approval})
+					if done, err := f.Encode(c.OutOrStdout(), map[string]string{"incident": i.ID, "answer": i.Approval}); done {
+						return err
 					}
 					fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", i.ID, i.Approval)
 					return nil
@@ -247,9 +175,6 @@ func answer(f *connect.Flags, use, word string) *cobra.Command {
 	return c
 }
 
-func who() string {
-	if u, err := user.Current(); err == nil {
-		return u.Username
-	}
-	return "unknown"
+func refused(format string, args ...any) error {
+	return exit.With(exit.Refused, fmt.Errorf(format, args...))
 }

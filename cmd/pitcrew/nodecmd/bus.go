@@ -46,44 +46,13 @@ func (o *options) fromBus(ctx context.Context, found []Quarantined) error {
 
 // active reads the conditions as they are, once.
 func active(ctx context.Context, b *bus.Bus, at map[string]*Quarantined) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	current, ended := make(chan struct{}), make(chan error, 1)
-	latest := map[string]map[string]string{}
-	go func() {
-		ended <- b.Conditions(ctx, current, func(c bus.Condition) {
-			q := at[c.Node]
-			if q == nil {
-				return
-			}
-			if latest[c.Node] == nil {
-				latest[c.Node] = map[string]string{}
-			}
-			delete(latest[c.Node], c.Key)
-			if c.Active && (c.BootID == "" || q.boot == "" || c.BootID == q.boot) {
-				latest[c.Node][c.Key] = describe(c)
-			}
-		})
-	}()
-	var err error
-	select {
-	case <-current:
-		cancel()
-		<-ended // nothing is written to latest any more
-	case err = <-ended:
-		if err == nil {
-			err = context.Cause(ctx)
+	all, err := b.ConditionsNow(ctx)
+	for _, c := range all {
+		if q := at[c.Node]; q != nil && c.Active && (c.BootID == "" || q.boot == "" || c.BootID == q.boot) {
+			q.Active = append(q.Active, describe(c))
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("read conditions: %w", err)
-	}
-	for node, all := range latest {
-		for _, text := range all {
-			at[node].Active = append(at[node].Active, text)
-		}
-	}
-	return nil
+	return err
 }
 
 func describe(c bus.Condition) string {

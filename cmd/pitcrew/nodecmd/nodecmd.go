@@ -4,11 +4,9 @@ package nodecmd
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os/user"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -95,8 +93,8 @@ func (o *options) list() *cobra.Command {
 			if len(found) > 0 {
 				o.enrich(c, found)
 			}
-			if o.bus.JSON() {
-				return writeJSON(c.OutOrStdout(), found)
+			if done, err := o.bus.Encode(c.OutOrStdout(), found); done {
+				return err
 			}
 			return table(c.OutOrStdout(), found)
 		},
@@ -166,16 +164,16 @@ func (o *options) uncordon() *cobra.Command {
 					return err
 				}
 			}
-			l := cluster.Lift{Incident: q.Incident, By: who(), Reason: reason, At: time.Now().UTC()}
+			l := cluster.Lift{Incident: q.Incident, By: connect.Operator(), Reason: reason, At: time.Now().UTC()}
 			if err := cluster.LiftQuarantine(c.Context(), nodes, q.Node, l); err != nil {
 				return err
 			}
-			if o.bus.JSON() {
-				return writeJSON(c.OutOrStdout(), struct {
-					Node          string `json:"node"`
-					StaysCordoned bool   `json:"stays_cordoned"`
-					cluster.Lift
-				}{q.Node, q.FoundCordoned, l})
+			if done, err := o.bus.Encode(c.OutOrStdout(), struct {
+				Node          string `json:"node"`
+				StaysCordoned bool   `json:"stays_cordoned"`
+				cluster.Lift
+			}{q.Node, q.FoundCordoned, l}); done {
+				return err
 			}
 			state := "takes pods again"
 			if q.FoundCordoned {
@@ -220,19 +218,6 @@ func confirm(c *cobra.Command, node string) error {
 		return errNotConfirmed
 	}
 	return c.Context().Err()
-}
-
-func who() string {
-	if u, err := user.Current(); err == nil {
-		return u.Username
-	}
-	return "unknown"
-}
-
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }
 
 // enrich adds what only the bus knows. Without it the commands work all the same, and say what is unknown.
