@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/buscmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/controlcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/detectcmd"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/doctorcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/incidentcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/nodecmd"
@@ -51,7 +52,7 @@ func commands() *cobra.Command {
 	root.SetVersionTemplate(version.Template)
 	root.AddCommand(demo.Command(), incidentcmd.Command(), nodecmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
 	root.AddCommand(controlcmd.Commands()...)
-	root.AddCommand(statuscmd.Command())
+	root.AddCommand(statuscmd.Command(), doctorcmd.Command())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
