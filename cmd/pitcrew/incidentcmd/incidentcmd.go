@@ -24,7 +24,7 @@ func Command() *cobra.Command {
 	var f connect.Flags
 	c := &cobra.Command{Use: "incident", Aliases: []string{"incidents"}, Short: "Look at incidents and answer those that wait"}
 	f.Register(c.PersistentFlags())
-	c.AddCommand(list(&f), show(&f), watch(&f),
+	c.AddCommand(list(&f), show(&f), watch(&f), export(&f),
 		answer(&f, "approve", incident.Approves), answer(&f, "reject", incident.Rejects), answer(&f, "hold", incident.Holding), answer(&f, "release", incident.Releases))
 	return c
 }
