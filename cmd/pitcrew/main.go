@@ -23,6 +23,7 @@ import (
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/nodecmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/policycmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/statuscmd"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/terminal"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/xidcmd"
 	"github.com/pitcrew/pitcrew/cmd/version"
 	"github.com/pitcrew/pitcrew/sandbox/demo"
@@ -33,9 +34,12 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := commands()
+	out, errs := terminal.To(os.Stdout), terminal.To(os.Stderr)
+	root.SetOut(out)
+	root.SetErr(errs)
 	err := root.ExecuteContext(ctx)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		fmt.Fprintln(os.Stderr, "pitcrew:", strings.TrimSpace(err.Error())) // libraries end theirs with a new line
+		fmt.Fprintln(errs, "pitcrew:", strings.TrimSpace(err.Error())) // libraries end theirs with a new line
 	}
 	if err != nil {
 		stop()

@@ -2,7 +2,6 @@ package incident
 
 import (
 	"io"
-	"os"
 	"strings"
 	"unicode/utf8"
 
@@ -19,7 +18,7 @@ const (
 
 // Columns is the width of the terminal that w is; 0: it is none, or does not say, and lines stay whole.
 func Columns(w io.Writer) int {
-	f, ok := w.(*os.File)
+	f, ok := w.(interface{ Fd() uintptr })
 	if !ok {
 		return 0
 	}

@@ -10,8 +10,10 @@ import (
 
 // Write prints the incident for a person: what happened, what was seen and expected, what was decided and why, which nodes were
 // considered, where every second went, and what is left to do by hand. On a terminal long texts are folded.
-func (i Incident) Write(w io.Writer) {
-	columns := Columns(w)
+func (i Incident) Write(w io.Writer) { i.WriteFolded(w, Columns(w)) }
+
+// WriteFolded is Write for so many columns; 0 leaves lines whole.
+func (i Incident) WriteFolded(w io.Writer, columns int) {
 	at := func(hang int, format string, a ...any) {
 		fmt.Fprintln(w, Fold(fmt.Sprintf(format, a...), columns, hang))
 	}

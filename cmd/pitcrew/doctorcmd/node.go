@@ -74,7 +74,7 @@ func (h host) checks() []check {
 			case err != nil:
 				return answer{}, err
 			case info.Mode()&fs.ModeSocket == 0:
-				return bad(socket+" is no socket", "check the kubelet's root folder")
+				return bad(socket+" is not a socket", "check the kubelet's root folder")
 			}
 			return ok(socket)
 		}},

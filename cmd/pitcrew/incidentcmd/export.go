@@ -20,6 +20,7 @@ import (
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/terminal"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/incident"
@@ -200,7 +201,7 @@ func save(file string, force bool, out io.Writer, folder string, files []archive
 		return 0, err
 	}
 	if file == "-" {
-		_, err := out.Write(raw.Bytes())
+		_, err := terminal.Raw(out).Write(raw.Bytes())
 		return raw.Len(), err
 	}
 	if _, err := os.Stat(file); err == nil && !force {

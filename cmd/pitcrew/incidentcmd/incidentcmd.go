@@ -3,7 +3,6 @@ package incidentcmd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -100,30 +99,6 @@ func show(f *connect.Flags) *cobra.Command {
 	}
 }
 
-func watch(f *connect.Flags) *cobra.Command {
-	return &cobra.Command{
-		Use: "watch", Short: "Follow incidents as they happen", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return open(c.Context(), f, func(ctx context.Context, s store) error {
-				shown, past := map[string]int{}, true
-				return s.Watch(ctx, func() { past = false }, func(x bus.Change[incident.Incident]) {
-					i := x.Value
-					if f.JSON() && !past {
-						_ = json.NewEncoder(c.OutOrStdout()).Encode(i)
-					}
-					for _, n := range i.Notes[min(shown[i.ID], len(i.Notes)):] {
-						if !past && !f.JSON() {
-							out := c.OutOrStdout()
-							fmt.Fprintln(out, incident.FoldLine(i.ID+" "+i.Line(n), incident.Columns(out), len(i.ID)+1))
-						}
-					}
-					shown[i.ID] = len(i.Notes)
-				})
-			})
-		},
-	}
-}
-
 // shorts say what each answer does.
 var shorts = map[string]string{
 	"approve": "Answer an incident that waits for a person: approved. Of a parent, for all children that ask now",
@@ -138,41 +113,49 @@ func answer(f *connect.Flags, use, word string) *cobra.Command {
 		Use: use + " ID", Short: shorts[use], Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return open(c.Context(), f, func(ctx context.Context, s store) error {
-				for {
-					i, rev, err := get(ctx, s, args[0])
-					if err != nil {
-						return err
-					}
-					if parents := word == incident.Holding || word == incident.Releases; parents && i.Group == nil {
-						return refused("incident %s is not the parent of others; to hold it alone, annotate its node or job with %s", i.ID, guard.HoldAnnotation)
-					} else if i.Group != nil && !i.Open() {
-						return refused("incident %s has ended: %s", i.ID, i.Headline())
-					} else if i.Approval != "" && i.Group != nil {
-						return refused("incident %s has not taken the last answer in yet (%s); try again in a moment", i.ID, i.Approval)
-					} else if !parents && !(i.Group != nil && word == incident.Rejects) && !i.Asks() {
-						return refused("incident %s does not wait for an answer: it is %s", i.ID, i.Headline())
-					}
-					i.Approval = fmt.Sprintf("%s by %s at %s", word, connect.Operator(), time.Now().UTC().Format(time.DateTime))
-					if reason != "" {
-						i.Approval += ": " + reason
-					}
-					if _, err = s.Put(ctx, i.ID, i, rev); errors.Is(err, bus.ErrConflict) {
-						continue
-					}
-					if err != nil {
-						return err
-					}
-					if done, err := f.Encode(c.OutOrStdout(), map[string]string{"incident": i.ID, "answer": i.Approval}); done {
-						return err
-					}
-					fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", i.ID, i.Approval)
-					return nil
+				i, err := respond(ctx, s, args[0], word, reason)
+				if err != nil {
+					return err
 				}
+				if done, err := f.Encode(c.OutOrStdout(), map[string]string{"incident": i.ID, "answer": i.Approval}); done {
+					return err
+				}
+				_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", i.ID, i.Approval)
+				return err
 			})
 		},
 	}
 	c.Flags().StringVar(&reason, "reason", "", "kept with the answer")
 	return c
+}
+
+// respond records an operator's answer to an incident: one of incident's words.
+func respond(ctx context.Context, s store, id, word, reason string) (incident.Incident, error) {
+	for {
+		i, rev, err := get(ctx, s, id)
+		if err != nil {
+			return i, err
+		}
+		parents := word == incident.Holding || word == incident.Releases
+		switch {
+		case parents && i.Group == nil:
+			return i, refused("incident %s is not the parent of others; to hold it alone, annotate its node or job with %s", i.ID, guard.HoldAnnotation)
+		case i.Group != nil && !i.Open():
+			return i, refused("incident %s has ended: %s", i.ID, i.Headline())
+		case i.Approval != "" && i.Group != nil:
+			return i, refused("incident %s has not taken the last answer in yet (%s); try again in a moment", i.ID, i.Approval)
+		case !parents && !(i.Group != nil && word == incident.Rejects) && !i.Asks():
+			return i, refused("incident %s does not wait for an answer: it is %s", i.ID, i.Headline())
+		}
+		i.Approval = fmt.Sprintf("%s by %s at %s", word, connect.Operator(), time.Now().UTC().Format(time.DateTime))
+		if reason != "" {
+			i.Approval += ": " + reason
+		}
+		if _, err = s.Put(ctx, i.ID, i, rev); errors.Is(err, bus.ErrConflict) {
+			continue
+		}
+		return i, err
+	}
 }
 
 func refused(format string, args ...any) error {
