@@ -48,6 +48,8 @@ var kinds = []struct {
 	{cluster.ErrNotFound, NotFound},
 	{cluster.ErrForbidden, Refused},
 	{cluster.ErrHeld, Refused},
+	{cluster.ErrNotHeld, Refused},
+	{cluster.ErrNotQuarantined, Refused},
 	{bus.ErrNoAgent, TimedOut},
 	{context.DeadlineExceeded, TimedOut},
 }

@@ -46,10 +46,10 @@ type options struct {
 func Command() *cobra.Command { return command(&options{}) }
 
 func command(o *options) *cobra.Command {
-	c := &cobra.Command{Use: "node", Aliases: []string{"nodes"}, Short: "Nodes that Pitcrew has quarantined; give one back"}
+	c := &cobra.Command{Use: "node", Aliases: []string{"nodes"}, Short: "Nodes that Pitcrew has quarantined; give one back; hold one"}
 	o.bus.Register(c.PersistentFlags())
 	c.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig (KUBECONFIG); the account needs list and patch on nodes")
-	c.AddCommand(o.list(), o.uncordon())
+	c.AddCommand(o.list(), o.uncordon(), o.hold(), o.release())
 	return c
 }
 
