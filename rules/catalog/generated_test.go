@@ -62,6 +62,9 @@ func generated(t *testing.T, all []Record) map[string]string {
 	for name, text := range UnitTests(all, func(r *Record) []Moment { return moments(t, r) }) {
 		out[filepath.Join(ruleFolder, name)] = text
 	}
+	for name, text := range RecordingFiles(recordings(t)) {
+		out[filepath.Join(ruleFolder, name)] = text
+	}
 	out["../../docs/alerts.md"] = Table(all)
 	for i := range all {
 		if all[i].Stability == "stable" {

@@ -46,9 +46,9 @@ func knownMetrics(t *testing.T) map[string][]known {
 // receiverMetrics gives the names under which Prometheus sees what the receivers' metadata lists.
 func receiverMetrics(t *testing.T) map[string]string {
 	t.Helper()
-	lists, err := filepath.Glob("../../receivers/*/metadata.yaml")
-	if err != nil || len(lists) < 4 {
-		t.Fatalf("receivers' lists: %v, %v", lists, err)
+	lists, err := filepath.Glob("../../[rc]*/*/metadata.yaml") // of receivers and of the collector's processors
+	if err != nil || len(lists) < 8 {
+		t.Fatalf("components' lists: %v, %v", lists, err)
 	}
 	namer := otlptranslator.MetricNamer{WithMetricSuffixes: true}
 	out := map[string]string{}
@@ -110,6 +110,7 @@ func sources(t *testing.T, folders ...string) string {
 
 func TestEachKnownMetricOfOursIsEmitted(t *testing.T) {
 	receivers := receiverMetrics(t)
+	ofHistogram := regexp.MustCompile(`_(bucket|sum|count)$`)
 	remediator, collector := sources(t, "remediator"), sources(t, "collector", "receivers")
 	ours := 0
 	for name, rows := range knownMetrics(t) {
@@ -122,7 +123,7 @@ func TestEachKnownMetricOfOursIsEmitted(t *testing.T) {
 				}
 			case "remediator":
 				ours++
-				base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
+				base := ofHistogram.ReplaceAllString(name, "")
 				if !strings.Contains(remediator, `"`+base+`"`) {
 					t.Errorf("metrics.tsv: the remediator has no metric %s", base)
 				}
@@ -131,7 +132,7 @@ func TestEachKnownMetricOfOursIsEmitted(t *testing.T) {
 					continue // the framework's own
 				}
 				ours++
-				dotted := regexp.MustCompile(`(?m)["\s]` + strings.ReplaceAll(name, "_", `[._]`) + `[":]`)
+				dotted := regexp.MustCompile(`(?m)["\s]` + strings.ReplaceAll(ofHistogram.ReplaceAllString(name, ""), "_", `[._]`) + `[":]`)
 				if !dotted.MatchString(collector) {
 					t.Errorf("metrics.tsv: no component of the collector has an instrument %s", name)
 				}
@@ -195,9 +196,33 @@ func TestEachAlertAsksForMetricsThatTheNamedExporterEmits(t *testing.T) {
 			}
 		}
 	}
-	for name := range table {
-		if !used[name] {
-			t.Errorf("metrics.tsv: no alert asks for %s; remove the row", name)
+	for _, r := range recordings(t) {
+		for _, name := range asked(t, r.Expr) {
+			used[name] = true
 		}
 	}
+	boards := boardText(t)
+	for name := range table {
+		if !used[name] && !regexp.MustCompile(`\b`+name+`\b`).MatchString(boards) {
+			t.Errorf("metrics.tsv: no alert, recording or board asks for %s; remove the row", name)
+		}
+	}
+}
+
+// boardText is the JSON of all dashboards. dashboards/ is above this package, so that only its files are read here.
+func boardText(t *testing.T) string {
+	t.Helper()
+	files, err := filepath.Glob("../../dashboards/boards/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("boards: %v, %v", files, err)
+	}
+	var b strings.Builder
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(raw)
+	}
+	return b.String()
 }

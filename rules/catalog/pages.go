@@ -92,6 +92,8 @@ var exporters = map[string]string{
 	"kueue":              "Kueue",
 	"prometheus":         "Prometheus",
 	"alertmanager":       "Alertmanager",
+	"vllm":               "vLLM",
+	"triton":             "Triton Inference Server",
 }
 
 // PageOf gives the runbook page of a record: the generated part anew, and of old what is written by hand.
