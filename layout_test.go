@@ -29,6 +29,7 @@ var rooms = []room{
 	{name: "rules"},
 	{name: "hook", base: true},
 	{name: "deploy"},
+	{name: "dashboards", base: true},
 	{name: "bus", may: []string{"event"}, base: true},
 	{name: "detector", may: []string{"semconv", "event"}},
 	{name: "bench", may: []string{"event", "detector"}, base: true},
@@ -36,7 +37,7 @@ var rooms = []room{
 	{name: "collector", may: []string{"semconv", "event", "rules", "hook", "bus", "detector", "receivers"}},
 	{name: "remediator", may: []string{"event", "rules", "deploy", "bus"}},
 	{name: "sandbox", may: []string{"event", "deploy", "bus", "remediator"}, base: true},
-	{name: "cmd", may: []string{"event", "rules", "deploy", "bus", "detector", "receivers", "collector", "remediator", "sandbox"}},
+	{name: "cmd", may: []string{"event", "rules", "deploy", "dashboards", "bus", "detector", "receivers", "collector", "remediator", "sandbox"}},
 }
 
 func roomOf(folder string) (r room, known bool) {
@@ -62,6 +63,7 @@ var keepers = []struct {
 	{"github.com/NVIDIA/", "DCGM is behind the receiver's interface", []string{"receivers/dcgmreceiver", "sandbox/libdcgm"}},
 	{"C", "without cgo all but DCGM must build", []string{"receivers/dcgmreceiver", "sandbox/libdcgm"}},
 	{"github.com/prometheus/prometheus", "rules run in one place", []string{"detector/promrules"}},
+	{"github.com/grafana/", "boards are made before; programs embed their JSON", []string{"dashboards/build"}},
 	{"gonum.org/v1/plot", "an agent draws nothing", []string{"detector/offline"}},
 	{"github.com/spf13/cobra", "engines have no flags", []string{"cmd", "collector", "sandbox"}},
 }

@@ -1,0 +1,61 @@
+package build
+
+var nodeBoard = board{
+	uid: "pitcrew-node", title: "Node and GPU", from: "now-6h", vars: []variable{varCluster, varNode, varGPU},
+	about: "One node's GPUs: health, heat, power, clocks, memory, links, and who holds them. Choose a node.",
+	rows: []row{
+		{"Health", []panel{
+			{title: "Health of the node", about: "The worst of the node's GPUs.", kind: stateTimeline, unit: "short", w: 12, h: 6, names: healths, to: toXID,
+				queries: []query{{`topk(20, node:pitcrew_gpu_health:max{@n})`, "{{node}}"}}, empty: "needs Pitcrew's agent"},
+			{title: "Health by system", about: "DCGM's health watches: the worst GPU, by system.", kind: stateTimeline, unit: "short", w: 12, h: 6, names: healths[:3],
+				queries: []query{{`max by (pitcrew_gpu_health_system) (pitcrew_gpu_health_ratio{@k,pitcrew_gpu_health_system!="all"})`, "{{pitcrew_gpu_health_system}}"}}, empty: "no system has an incident"},
+			{title: "Who holds the GPUs", about: "The pod and job of each GPU.", kind: table, unit: "short", w: 12, to: toJob, columns: []string{"node", "hw_id", "namespace", "job_name", "pod"},
+				queries: []query{{`max by (node, hw_id, namespace, job_name, pod) (gpu:pitcrew_holder:info{@n})`, ""}}, empty: "no pod holds a GPU here"},
+			{title: "Last Xid of each GPU", about: "DCGM's last Xid code. It never clears, and a repeat of the same code does not show: the timeline has each event.", kind: table, unit: "none", w: 12,
+				columns: []string{"Hostname", "gpu", "UUID"}, value: "Xid", runbooks: []string{"README"}, to: &target{"pitcrew-xid", "XID and SXid timeline", [][2]string{{"node", "Hostname"}}},
+				queries: []query{{`max by (Hostname, gpu, UUID) (DCGM_FI_DEV_XID_ERRORS{@h}) > 0`, ""}}, empty: "no Xid since the driver was loaded"},
+		}},
+		{"Heat, power and clocks", []panel{
+			{title: "Temperature", about: "Temperature of each GPU, at most sixteen.", kind: timeseries, unit: "celsius", runbooks: []string{"GPUTemperatureHigh"},
+				steps:   []step{{85, bad, "cards slow down soon above it"}},
+				queries: []query{{`topk(16, max by (Hostname, gpu) (DCGM_FI_DEV_GPU_TEMP{@h}))`, "{{Hostname}} {{gpu}}"}}},
+			{title: "Memory temperature", about: "Temperature of each GPU's memory, at most sixteen.", kind: timeseries, unit: "celsius",
+				steps:   []step{{95, warn, "HBM of an H100 is made for 95 °C"}},
+				queries: []query{{`topk(16, max by (Hostname, gpu) (DCGM_FI_DEV_MEMORY_TEMP{@h}))`, "{{Hostname}} {{gpu}}"}}},
+			{title: "Power against the limit", about: "Power of each GPU as a share of the cap in force. At 1 the card slows down to stay within it.", kind: timeseries, unit: "percentunit", runbooks: []string{"GPUPowerNearLimit"},
+				steps:   []step{{0.95, warn, "the cap holds clocks down"}},
+				queries: []query{{`topk(16, max by (Hostname, gpu) (DCGM_FI_DEV_POWER_USAGE{@h}) / max by (Hostname, gpu) (DCGM_FI_DEV_ENFORCED_POWER_LIMIT{@h}))`, "{{Hostname}} {{gpu}}"}}},
+			{title: "Clock of the SMs", about: "SM clock of each GPU, at most sixteen. One line below the others is one slow rank.", kind: timeseries, unit: "rotmhz",
+				queries: []query{{`topk(16, max by (Hostname, gpu) (DCGM_FI_DEV_SM_CLOCK{@h}))`, "{{Hostname}} {{gpu}}"}}},
+			{title: "What holds clocks down", about: "Reasons that hold the clocks of any GPU of the node down.", kind: stateTimeline, unit: "short", names: []naming{{"0", "no", good}, {"1", "yes", bad}}, runbooks: []string{"GPUHardwareThrottled"},
+				queries: []query{{`max by (pitcrew_throttle_reason) (pitcrew_gpu_throttle_ratio{@k,pitcrew_throttle_reason!="gpu_idle"})`, "{{pitcrew_throttle_reason}}"}}, empty: "needs Pitcrew's agent"},
+			{title: "Time lost to limits", about: "Share of time that the GPUs of the node were slowed down, by limit.", kind: timeseries, unit: "percentunit",
+				queries: []query{{`max by (pitcrew_violation) (rate(pitcrew_gpu_violation_time_seconds_total{@k}[$__rate_interval]))`, "{{pitcrew_violation}}"}}, empty: "needs Pitcrew's agent"},
+		}},
+		{"Work", []panel{
+			{title: "Utilization", about: "Share of time in which any kernel ran, at most sixteen GPUs. 100 % does not mean useful work.", kind: timeseries, unit: "percent", max: 100,
+				queries: []query{{`topk(16, max by (Hostname, gpu) (DCGM_FI_DEV_GPU_UTIL{@h}))`, "{{Hostname}} {{gpu}}"}}},
+			{title: "Tensor cores active", about: "Share of time in which the tensor cores worked, at most sixteen GPUs.", kind: timeseries, unit: "percentunit", max: 1,
+				queries: []query{{`topk(16, max by (Hostname, gpu) (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{@h}))`, "{{Hostname}} {{gpu}}"}}, empty: "needs profiling fields"},
+			{title: "Framebuffer in use", about: "Share of the memory in use, at most sixteen GPUs.", kind: timeseries, unit: "percentunit", max: 1, runbooks: []string{"GPUFramebufferNearFull"},
+				steps:   []step{{0.95, warn, "operators' common limit"}},
+				queries: []query{{`topk(16, max by (Hostname, gpu) (DCGM_FI_DEV_FB_USED{@h} / (DCGM_FI_DEV_FB_USED{@h} + DCGM_FI_DEV_FB_FREE{@h})))`, "{{Hostname}} {{gpu}}"}}},
+			{title: "PCIe lanes", about: "Lanes of each GPU's PCIe link, at most sixteen. Fewer than the card has halves its bandwidth.", kind: timeseries, unit: "short",
+				queries: []query{{`topk(16, max by (Hostname, gpu) (DCGM_FI_DEV_PCIE_LINK_WIDTH{@h}))`, "{{Hostname}} {{gpu}}"}}},
+		}},
+		{"Memory and links", []panel{
+			{title: "Memory errors", about: "Errors in the time between two points, by GPU: corrected and uncorrected.", kind: timeseries, unit: "short", runbooks: []string{"GPUUncorrectableECC", "GPUCorrectableECCHigh"},
+				queries: []query{
+					{`topk(8, max by (Hostname, gpu) (increase(DCGM_FI_DEV_ECC_SBE_VOL_TOTAL{@h}[$__rate_interval])))`, "{{Hostname}} {{gpu}} corrected"},
+					{`topk(8, max by (Hostname, gpu) (increase(DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{@h}[$__rate_interval])))`, "{{Hostname}} {{gpu}} uncorrected"}}},
+			{title: "Rows to be remapped", about: "GPUs whose memory waits for a reset, or could not be repaired.", kind: stateTimeline, unit: "short", names: []naming{{"0", "no", good}, {"1", "yes", bad}}, runbooks: []string{"GPURowRemapPending", "GPURowRemapFailed"},
+				queries: []query{
+					{`max by (Hostname) (DCGM_FI_DEV_ROW_REMAP_PENDING{@h})`, "{{Hostname}} waits for a reset"},
+					{`max by (Hostname) (DCGM_FI_DEV_ROW_REMAP_FAILURE{@h})`, "{{Hostname}} failed"}}},
+			{title: "NVLinks down", about: "Links of the node's GPUs and switches that are down.", kind: timeseries, unit: "short", runbooks: []string{"GPUNVLinkDown"}, steps: []step{{1, bad, "collectives take another way, or hang"}},
+				queries: []query{{`topk(10, node:pitcrew_nvlinks_down:sum{@n})`, "{{node}}"}}, empty: "needs Pitcrew's agent"},
+			{title: "NVLink traffic", about: "Traffic on all NVLinks of a GPU, as DCGM gives it.", kind: timeseries, unit: "MBs",
+				queries: []query{{`topk(16, max by (Hostname, gpu) (DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{@h}))`, "{{Hostname}} {{gpu}}"}}},
+		}},
+	},
+}
