@@ -26,7 +26,7 @@ import (
 	"github.com/pitcrew/pitcrew/rules/catalog"
 )
 
-// A synthetic week: two nodes of four GPUs that train and serve, one spare, scraped every two minutes. On its last day GPU 2 of n2 shows
+// A synthetic week: two nodes of four GPUs that train and serve, one spare, scraped every two minutes. In its last five hours GPU 2 of n2 shows
 // an Xid, is throttled and slows rank 6, and an incident recovers.
 const (
 	scrape  = 2 * time.Minute
@@ -36,7 +36,7 @@ const (
 var (
 	begin   = time.Date(2026, 11, 16, 0, 0, 0, 0, time.UTC)
 	end     = begin.Add(time.Duration(samples-1) * scrape)
-	trouble = samples - 720 // one day before the end
+	trouble = samples - 150 // five hours before the end
 	engine  = promql.NewEngine(promql.EngineOpts{MaxSamples: 5e7, Timeout: time.Minute, EnableNegativeOffset: true, EnableAtModifier: true})
 	promQL  = parser.NewParser(parser.Options{})
 )

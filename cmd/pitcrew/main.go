@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/anomalycmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/buscmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/controlcmd"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/dashboardscmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/detectcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/doctorcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
@@ -54,7 +55,7 @@ func commands() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true, Version: version.Of(),
 	}
 	root.SetVersionTemplate(version.Template)
-	root.AddCommand(demo.Command(), incidentcmd.Command(), nodecmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
+	root.AddCommand(demo.Command(), incidentcmd.Command(), nodecmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), dashboardscmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
 	root.AddCommand(controlcmd.Commands()...)
 	root.AddCommand(statuscmd.Command(), doctorcmd.Command())
 	root.InitDefaultHelpCmd()

@@ -262,9 +262,20 @@ func (p *panel) options() any {
 	panic("no options for " + p.kind)
 }
 
+// headings are what a table calls labels. Links still find a column by its label.
+var headings = map[string]string{
+	"pitcrew_rank": "rank", "hw_id": "GPU", "UUID": "GPU", "gpu": "number", "job_name": "job", "Hostname": "node", "k8s_node_name": "node",
+	"alertname": "alert", "pitcrew_sxid_class": "class",
+}
+
 // tidy names and orders a table's columns.
 func (p *panel) tidy() []dashboard.DataTransformerConfig {
 	order, names, gone := map[string]any{}, map[string]any{"Value": p.value}, map[string]any{"Time": true}
+	for label, head := range headings {
+		if slices.Contains(p.columns, label) {
+			names[label] = head
+		}
+	}
 	for i, c := range p.columns {
 		order[c] = i
 	}
