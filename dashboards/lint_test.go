@@ -184,6 +184,8 @@ func bounded(e parser.Expr) bool {
 			return ok && n.Val <= maxSeries
 		}
 		return !e.Without && !slices.ContainsFunc(e.Grouping, func(l string) bool { return !slices.Contains(few, l) })
+	case *parser.NumberLiteral:
+		return false
 	case *parser.BinaryExpr:
 		return bounded(e.LHS) || bounded(e.RHS)
 	case *parser.ParenExpr:

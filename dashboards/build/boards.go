@@ -128,7 +128,7 @@ func (p *panel) build(id uint32) *dashboard.Panel {
 	if p.max > 0 {
 		f.Defaults.Max = of(p.max)
 	}
-	if p.decimals > 0 {
+	if p.decimals > 0 || p.whole {
 		f.Defaults.Decimals = of(float64(p.decimals))
 	}
 	if p.empty != "" {
@@ -264,7 +264,7 @@ func (p *panel) options() any {
 
 // headings are what a table calls labels. Links still find a column by its label.
 var headings = map[string]string{
-	"pitcrew_rank": "rank", "hw_id": "GPU", "UUID": "GPU", "gpu": "number", "job_name": "job", "Hostname": "node", "k8s_node_name": "node",
+	"pitcrew_rank": "rank", "hw_id": "device", "gpu": "GPU", "job_name": "job", "Hostname": "node", "k8s_node_name": "node",
 	"alertname": "alert", "pitcrew_sxid_class": "class",
 }
 

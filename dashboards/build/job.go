@@ -23,10 +23,10 @@ var jobBoard = board{
 				queries: []query{{`avg(job:pitcrew_mfu:avg{@j})`, "MFU"}}, empty: "needs flops_per_step"},
 		}},
 		{"Which rank is slow", []panel{
-			{title: "Ranks against the job's median", about: "Compute time of the rank against the median of its job, of the forty slowest. A row that stays colored is a slow rank.", kind: statusHistory, unit: "percentunit", w: 16, h: 10, decimals: 0,
+			{title: "Ranks against the job's median", about: "Compute time of the rank against the median of its job, of the forty slowest. A row that stays colored is a slow rank.", kind: statusHistory, unit: "percentunit", w: 16, h: 10, whole: true,
 				steps: []step{{1.05, "yellow", "5 % slower than the median"}, {1.15, warn, "15 % slower: the whole job waits for it"}, {1.5, bad, "half as fast again"}}, to: toNode, runbooks: []string{"TrainingRankSlow"},
 				queries: []query{{`topk(40, rank:pitcrew_compute:ratio{@j})`, "rank {{pitcrew_rank}} on {{node}}"}}, empty: needsHook},
-			{title: "Slowest ranks", about: "The ten slowest ranks now, with the node to look at.", kind: table, unit: "percentunit", w: 8, h: 10, decimals: 0, to: toNode,
+			{title: "Slowest ranks", about: "The ten slowest ranks now, with the node to look at.", kind: table, unit: "percentunit", w: 8, h: 10, whole: true, to: toNode,
 				columns: []string{"pitcrew_rank", "node", "namespace", "pod"}, value: "of median",
 				steps:   []step{{1.15, warn, "15 % slower: the whole job waits for it"}},
 				queries: []query{{`topk(10, max by (pitcrew_rank, node, namespace, pod) (rank:pitcrew_compute:ratio{@j}))`, ""}}, empty: needsHook},

@@ -47,6 +47,7 @@ type panel struct {
 	max          float64  // upper end of the axis; 0: automatic
 	stacked      bool
 	decimals     int    // 0: automatic
+	whole        bool   // no decimals: counts that a rate extrapolates
 	empty        string // what is shown without data: what it needs, or that nothing is wrong
 	runbooks     []string
 	to           *target  // where a click on a value leads

@@ -15,7 +15,7 @@ var xidBoard = board{
 				queries: []query{{`topk(20, sum by (node) (node:pitcrew_kernel_events:increase1h{@n}))`, "{{node}}"}}, empty: needsKernel},
 		}},
 		{"Where", []panel{
-			{title: "Events of the last hour", about: "Node, kind and code of what happened in the last hour.", kind: table, unit: "short", to: toNode, columns: []string{"node", "kind", "code"}, value: "events",
+			{title: "Events of the last hour", whole: true, about: "Node, kind and code of what happened in the last hour.", kind: table, unit: "short", to: toNode, columns: []string{"node", "kind", "code"}, value: "events",
 				queries: []query{{`topk(50, sum by (node, kind, code) (node:pitcrew_kernel_events:increase1h{@n}) > 0)`, ""}}, empty: "nothing in the last hour"},
 			{title: "Repeat offenders", about: "Hours of the last week in which a node had an event. A node with many hours is replaced sooner than repaired again.", kind: table, unit: "short", to: toNode, columns: []string{"node"}, value: "hours with an event",
 				steps:   []step{{3, warn, "it came back"}},
