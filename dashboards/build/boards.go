@@ -264,7 +264,7 @@ func (p *panel) options() any {
 
 // headings are what a table calls labels. Links still find a column by its label.
 var headings = map[string]string{
-	"pitcrew_rank": "rank", "hw_id": "device", "gpu": "GPU", "job_name": "job", "Hostname": "node", "k8s_node_name": "node",
+	"hw_id": "device", "gpu": "GPU", "job_name": "job", "Hostname": "node", "k8s_node_name": "node",
 	"alertname": "alert", "pitcrew_sxid_class": "class",
 }
 

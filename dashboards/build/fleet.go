@@ -20,7 +20,7 @@ var fleetBoard = board{
 			{title: "Nodes in quarantine", about: "Nodes that Pitcrew has cordoned and not given back.", kind: stat, unit: "short",
 				steps:   []step{{1, warn, "each is capacity that is missing"}},
 				queries: []query{{`sum(pitcrew_nodes_quarantined{@c})`, "nodes"}}, empty: "needs the remediator"},
-			{title: "Need a person", about: "Open incidents that do not go on without a person.", kind: stat, unit: "short",
+			{title: "Need a person", about: "Open incidents that wait for a person.", kind: stat, unit: "short",
 				steps: []step{{1, bad, "a job waits for an answer"}}, runbooks: []string{"PitcrewNeedsPerson"}, to: &target{"pitcrew-incidents", "Incidents", nil},
 				queries: []query{{`sum(pitcrew_incidents_need_person{@c})`, "incidents"}}, empty: "needs the remediator"},
 		}},

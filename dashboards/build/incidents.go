@@ -14,7 +14,7 @@ var incidentBoard = board{
 		{"Now", []panel{
 			{title: "Open", about: "Incidents under way. Incidents of one cause count once.", kind: stat, unit: "short", runbooks: []string{"PitcrewIncident"}, steps: []step{{1, notes, "something is being handled"}},
 				queries: []query{{`sum(pitcrew_incidents_open{@c})`, "open"}}, empty: needsRemediator},
-			{title: "Need a person", about: "Open incidents that do not go on without a person.", kind: stat, unit: "short", runbooks: []string{"PitcrewNeedsPerson"}, steps: []step{{1, bad, "a job waits for an answer"}},
+			{title: "Need a person", about: "Open incidents that wait for a person.", kind: stat, unit: "short", runbooks: []string{"PitcrewNeedsPerson"}, steps: []step{{1, bad, "a job waits for an answer"}},
 				queries: []query{{`sum(pitcrew_incidents_need_person{@c})`, "waiting"}}, empty: needsRemediator},
 			{title: "Recovered in a day", about: "Incidents after which every rank stepped past the checkpoint.", kind: stat, unit: "short", whole: true,
 				queries: []query{{`sum(cluster:pitcrew_incidents_closed:increase1d{@c,outcome="recovered"})`, "recovered"}}, empty: "none yet"},
@@ -51,7 +51,7 @@ var incidentBoard = board{
 				queries: []query{{`max by (policy) (pitcrew_action_budget_used{@c})`, "{{policy}} used"}, {`max by (policy) (pitcrew_action_budget_limit{@c})`, "{{policy}} limit"}}, empty: needsRemediator},
 			{title: "Nodes in quarantine", about: "Nodes that carry Pitcrew's quarantine, and how many the breaker allows.", kind: timeseries, unit: "short", runbooks: []string{"PitcrewBreakerOpen"},
 				queries: []query{{`max by (policy) (pitcrew_nodes_quarantined{@c})`, "{{policy}}"}, {`max by (policy) (pitcrew_breaker_limit_nodes{@c})`, "{{policy}} limit"}}, empty: needsRemediator},
-			{title: "Refused", whole: true, about: "Incidents of a day that a guard refused for good, and that gave up or failed.", kind: timeseries, unit: "short", runbooks: []string{"PitcrewIncidentsFailing"},
+			{title: "Refused", whole: true, about: "Incidents of a day that a guard refused permanently, that gave up, or that failed.", kind: timeseries, unit: "short", runbooks: []string{"PitcrewIncidentsFailing"},
 				queries: []query{{`sum by (outcome) (cluster:pitcrew_incidents_closed:increase1d{@c,outcome=~"refused|gave-up|failed"})`, "{{outcome}}"}}, empty: "none"},
 			{title: "Events that opened nothing", about: "Events an hour that opened no incident, by reason: stale, known, of another node.", kind: timeseries, unit: "short",
 				queries: []query{{`3600 * sum by (reason) (rate(pitcrew_events_noted_total{@c}[$__rate_interval]))`, "{{reason}}"}}, empty: "none"},

@@ -7,7 +7,7 @@ var jobBoard = board{
 	about: "One training job: is it stepping, how fast against its class, which rank is slow, and where each second went. Choose a job.",
 	rows: []row{
 		{"Now", []panel{
-			{title: "Ranks", about: "Ranks that report.", kind: stat, unit: "short", queries: []query{{`sum(job:pitcrew_ranks:count{@j})`, "ranks"}}, empty: needsHook},
+			{title: "Ranks", about: "Ranks that report.", kind: stat, unit: "short", queries: []query{{`sum(job:ranks:count{@j})`, "ranks"}}, empty: needsHook},
 			{title: "Last step", about: "Last step that all ranks have finished.", kind: stat, unit: "locale", queries: []query{{`min(job:pitcrew_step:min{@j})`, "step"}}, empty: needsHook},
 			{title: "Since the last step", about: "Time since any rank finished a step.", kind: stat, unit: "s", runbooks: []string{"TrainingStepStalled"},
 				steps:   []step{{300, warn, "longer than most steps and checkpoints"}, {1800, bad, "the job makes no progress"}},
@@ -23,17 +23,17 @@ var jobBoard = board{
 				queries: []query{{`avg(job:pitcrew_mfu:avg{@j})`, "MFU"}}, empty: "needs flops_per_step"},
 		}},
 		{"Which rank is slow", []panel{
-			{title: "Ranks against the job's median", about: "Compute time of the rank against the median of its job, of the forty slowest. A row that stays colored is a slow rank.", kind: statusHistory, unit: "percentunit", w: 16, h: 10, whole: true,
+			{title: "Ranks against the job's median", about: "Compute time of the rank against the median of its job, of the forty slowest. A row that stays orange is a slow rank.", kind: statusHistory, unit: "percentunit", w: 16, h: 10, whole: true,
 				steps: []step{{1.05, "yellow", "5 % slower than the median"}, {1.15, warn, "15 % slower: the whole job waits for it"}, {1.5, bad, "half as fast again"}}, to: toNode, runbooks: []string{"TrainingRankSlow"},
-				queries: []query{{`topk(40, rank:pitcrew_compute:ratio{@j})`, "rank {{pitcrew_rank}} on {{node}}"}}, empty: needsHook},
+				queries: []query{{`topk(40, rank:pitcrew_compute:ratio{@j})`, "rank {{rank}} on {{node}}"}}, empty: needsHook},
 			{title: "Slowest ranks", about: "The ten slowest ranks now, with the node to look at.", kind: table, unit: "percentunit", w: 8, h: 10, whole: true, to: toNode,
-				columns: []string{"pitcrew_rank", "node", "namespace", "pod"}, value: "of median",
+				columns: []string{"rank", "node", "namespace", "pod"}, value: "of median",
 				steps:   []step{{1.15, warn, "15 % slower: the whole job waits for it"}},
-				queries: []query{{`topk(10, max by (pitcrew_rank, node, namespace, pod) (rank:pitcrew_compute:ratio{@j}))`, ""}}, empty: needsHook},
+				queries: []query{{`topk(10, max by (rank, node, namespace, pod) (rank:pitcrew_compute:ratio{@j}))`, ""}}, empty: needsHook},
 			{title: "Spread of the ranks", about: "How many ranks have which step time. A second band is a slow node or switch.", kind: heatmap, unit: "s",
-				queries: []query{{`rank:pitcrew_step_seconds:max{@j}`, "rank {{pitcrew_rank}}"}}, empty: needsHook},
+				queries: []query{{`rank:pitcrew_step_seconds:max{@j}`, "rank {{rank}}"}}, empty: needsHook},
 			{title: "Ranks that stand still", about: "Time since the rank finished a step, of the ten that stand still longest.", kind: timeseries, unit: "s", runbooks: []string{"TrainingStepStalled"}, to: toNode,
-				queries: []query{{`topk(10, rank:pitcrew_step_age_seconds:max{@j})`, "rank {{pitcrew_rank}} on {{node}}"}}, empty: needsHook},
+				queries: []query{{`topk(10, rank:pitcrew_step_age_seconds:max{@j})`, "rank {{rank}} on {{node}}"}}, empty: needsHook},
 		}},
 		{"Speed", []panel{
 			{title: "Step time against its class", about: "Mean step time of the ranks, and the week's median of the jobs of the same class in the namespace.", kind: timeseries, unit: "s",

@@ -4,7 +4,7 @@ const needsKernel = "no event in the kernel log, or no agent with the label node
 
 var xidBoard = board{
 	uid: "pitcrew-xid", title: "XID and SXid timeline", from: "now-7d", vars: []variable{varCluster, varNode},
-	about: "What GPUs and switches wrote to the kernel log: when, where and how often. `pitcrew xid explain CODE` says what a code means.",
+	about: "What GPUs and switches wrote to the kernel log: when, where and how often. `pitcrew xid explain CODE` explains a code.",
 	rows: []row{
 		{"When", []panel{
 			{title: "Events by code", about: "Events in an hour by kind and code, of the twenty codes with most.", kind: statusHistory, unit: "short", w: 24, h: 9, base: quiet,

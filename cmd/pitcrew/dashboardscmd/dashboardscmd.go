@@ -104,8 +104,8 @@ func previewCommand() *cobra.Command {
 	listen := "127.0.0.1:7070"
 	c := &cobra.Command{
 		Use: "preview", Short: "Serve a page that draws the dashboards from a Prometheus", Args: cobra.NoArgs,
-		Long: "Serve a page that draws the dashboards from a Prometheus.\n\nIt is not Grafana: it draws the same queries, units, limits and links in its own way. It only reads. Whoever reaches the page can\n" +
-			"query that Prometheus, so it listens on the loopback by default.",
+		Long: "Serve a page that draws the dashboards from a Prometheus.\n\nIt is not Grafana: it draws the same queries, units, limits and links in its own way. It only reads. Anyone who reaches the page\n" +
+			"can query that Prometheus, so it listens on the loopback by default.",
 		Example: "  kubectl -n monitoring port-forward svc/prometheus 9090 &\n  pitcrew dashboards preview --prometheus http://127.0.0.1:9090",
 		RunE: func(c *cobra.Command, _ []string) error {
 			h, err := preview.Handler(o)
