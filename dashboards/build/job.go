@@ -7,7 +7,7 @@ var jobBoard = board{
 	about: "One training job: is it stepping, how fast against its class, which rank is slow, and where each second went. Choose a job.",
 	rows: []row{
 		{"Now", []panel{
-			{title: "Ranks", about: "Ranks that report.", kind: stat, unit: "short", queries: []query{{`sum(job:ranks:count{@j})`, "ranks"}}, empty: needsHook},
+			{title: "Ranks", about: "Ranks that report.", kind: stat, unit: "short", queries: []query{{`sum(job:pitcrew_ranks:count{@j})`, "ranks"}}, empty: needsHook},
 			{title: "Last step", about: "Last step that all ranks have finished.", kind: stat, unit: "locale", queries: []query{{`min(job:pitcrew_step:min{@j})`, "step"}}, empty: needsHook},
 			{title: "Since the last step", about: "Time since any rank finished a step.", kind: stat, unit: "s", runbooks: []string{"TrainingStepStalled"},
 				steps:   []step{{300, warn, "longer than most steps and checkpoints"}, {1800, bad, "the job makes no progress"}},
