@@ -119,3 +119,24 @@ func TestTheAddressesInDashboardsAreSettings(t *testing.T) {
 		t.Errorf("an address that ends the string is taken: %v %s", err, said)
 	}
 }
+
+// Dashboards select by cluster, and the Xid dashboard by node.
+func TestThePodMonitorSetsTheLabelsOfTheDashboards(t *testing.T) {
+	all := objects(t, map[string]any{"cluster": "west", "monitoring": map[string]any{"podMonitor": true}})
+	ends, _, err := unstructured.NestedSlice(find(all, "PodMonitor", "pitcrew").Object, "spec", "podMetricsEndpoints")
+	if err != nil || len(ends) != 3 {
+		t.Fatalf("%d endpoints: %v", len(ends), err)
+	}
+	for _, e := range ends {
+		end := e.(map[string]any)
+		set := map[string]any{}
+		for _, r := range end["relabelings"].([]any) {
+			rule := r.(map[string]any)
+			set[rule["targetLabel"].(string)] = rule["replacement"]
+		}
+		_, node := set["node"]
+		if set["cluster"] != "west" || node == (end["port"] == "metrics") { // what is of GPUs names its own node
+			t.Errorf("port %v sets %v", end["port"], set)
+		}
+	}
+}
