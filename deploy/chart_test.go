@@ -117,7 +117,7 @@ var valueSets = map[string]map[string]any{
 		"remediator": map[string]any{"alertmanagers": []any{"http://a:9093", "http://b:9093"}, "webhooks": []any{"https://x/y"}, "otlp": "tempo:4317"},
 		"uninstall":  map[string]any{"keepCordons": true}, "bus": map[string]any{"persistence": map[string]any{"whenDeleted": "Retain", "storageClassName": "fast"}}},
 	"enforcing below Kubernetes 1.36":  {"policies": map[string]any{"mode": "approve"}, "placementPolicy": false},
-	"watched":                          {"monitoring": map[string]any{"podMonitor": true, "rules": true, "dashboards": map[string]any{"kind": "configMap"}}},
+	"with dashboards":                  {"monitoring": map[string]any{"dashboards": map[string]any{"kind": "configMap"}}},
 	"a webhook with a given authority": {"remediator": map[string]any{"rights": "enforce"}, "webhook": map[string]any{"enabled": true, "caSecret": "steer-ca", "caBundle": "LS0t"}},
 }
 
