@@ -31,7 +31,7 @@ var rooms = []room{
 	{name: "deploy"},
 	{name: "dashboards", base: true},
 	{name: "bus", may: []string{"event"}, base: true},
-	{name: "detector", may: []string{"semconv", "event"}},
+	{name: "detector", may: []string{"semconv", "event", "rules"}},
 	{name: "bench", may: []string{"event", "detector"}, base: true},
 	{name: "receivers", may: []string{"semconv", "rules", "hook"}},
 	{name: "collector", may: []string{"semconv", "event", "rules", "hook", "bus", "detector", "receivers"}},

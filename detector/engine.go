@@ -5,29 +5,15 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/detector/finding"
+	"github.com/pitcrew/pitcrew/detector/verdict"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/rules"
 )
-
-// Row is what a table says about a code of the kernel log.
-type Row struct {
-	Name     string
-	Severity event.Severity
-	Advice   string
-	Echo     bool // a consequence of another code, never a finding of its own
-	Verdict  bool // says what the driver wants done about another code, on the line alone
-	Clears   int  // the code whose condition this one ends; 0: none
-}
-
-// Table names codes. kind is "xid", "sxid" or "recovery"; fatal is what an SXid line said of itself, said whether it said anything. A code
-// without a row gets one that says so: Lookup never fails.
-type Table interface {
-	Lookup(kind string, code int, fatal, said bool) Row
-}
 
 // Options of an engine. The zero value of a limit means its default.
 type Options struct {
 	Cluster, Node, BootID string
-	Table                 Table
+	Rules                 *rules.Tables // nil: every code is unknown
 
 	StallFloor     time.Duration // least limit of a step's age, default 1.5 s
 	StallFactor    float64       // limit = factor × p99 of durations, default 5
@@ -46,6 +32,7 @@ const (
 )
 
 func (o *Options) fill() {
+	def(&o.Rules, &rules.Tables{})
 	def(&o.StallFloor, DefaultStallFloor)
 	def(&o.StallFactor, DefaultStallFactor)
 	def(&o.SetupLimit, DefaultSetupLimit)
@@ -67,7 +54,7 @@ type Counts struct {
 	History    int64 // kernel lines of before, not published
 	Echoes     int64 // kernel lines and Xids of DCGM that only follow from another, or say what was said
 	Trifles    int64 // kernel lines without a code that the table calls info
-	Suppressed int64 // repeated lines beyond the budget of their key
+	Suppressed int64 // lines that did not fit into a burst full of worse ones
 	Malformed  int64 // records without what identifies them
 	Stale      int64 // samples of a superseded attempt
 	Evicted    int64 // series or findings dropped at the bound
@@ -87,7 +74,7 @@ type Engine struct {
 	carriers *lru[string, *carrier]
 	touched  []*carrier // in this batch
 	risen    []rise
-	lines    *lru[string, *budget]
+	bursts   *verdict.Bursts
 	xids     *lru[string, *xids]
 	blind    bool // the kernel log cannot be read
 	held     []Sighting
@@ -111,7 +98,7 @@ func New(o Options) *Engine {
 	e.gpus = newLRU[string, *gpu](o.MaxSeries, evicted)
 	e.makers = newLRU[string, *gpuCount](maxMakers, evicted)
 	e.carriers = newLRU[string, *carrier](min(o.MaxSeries, maxCarriers), evicted)
-	e.lines = newLRU[string, *budget](o.MaxSeries, evicted)
+	e.bursts = verdict.NewBursts(o.Rules, nil)
 	e.xids = newLRU[string, *xids](o.MaxSeries, evicted)
 	return e
 }
@@ -238,11 +225,19 @@ func (e *Engine) Restore(open []finding.Open) []finding.Finding {
 		o.Event = ev
 		e.open.put(o.Key, &o)
 		if code, err := strconv.Atoi(ev.Data.Cause.Code); err == nil && ev.Data.Cause.Kind == "xid" {
-			e.xidsOf(ev.Data.Target).take(code, ev.Data.Severity, ev.Data.Onset)
+			e.remember(ev, code)
 		}
 		e.out = append(e.out, finding.Finding{Event: ev, Key: o.Key, BootID: o.BootID, Active: true, ConditionOnly: true})
 	}
 	return e.take()
+}
+
+// remember has a restored Xid stand for the lines that would repeat it.
+func (e *Engine) remember(ev event.Event, code int) {
+	t := ev.Data.Target
+	e.xidsOf(t).note(code, ev.Data.Onset)
+	at := verdict.Stamp{At: time.Duration(ev.Data.Onset.UnixNano()), Boot: e.o.BootID, History: true, Published: true}
+	e.bursts.Add(&verdict.Line{Kind: verdict.Xid, Code: code, PCI: t.PCI, MIG: t.MIG, CodeOnly: true}, 1, at)
 }
 
 func num(v float64) *float64 { return &v }

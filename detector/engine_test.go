@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/detector/finding"
+	"github.com/pitcrew/pitcrew/detector/verdict"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/rules"
 	"github.com/pitcrew/pitcrew/semconv"
 )
 
@@ -18,26 +20,17 @@ var t0 = time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
 
 func at(s float64) time.Time { return t0.Add(time.Duration(s * float64(time.Second))) }
 
-type table struct{}
-
-func (table) Lookup(kind string, code int, fatal, said bool) Row {
-	switch {
-	case kind == "sxid" && said && fatal:
-		return Row{Name: "switch", Severity: event.Fatal, Advice: "reset-gpu"}
-	case code == 79:
-		return Row{Name: "gpu_fell_off_bus", Severity: event.Fatal, Advice: "reboot-node"}
-	case code == 45:
-		return Row{Name: "preemptive_cleanup", Severity: event.Info, Echo: true}
-	case code == 162:
-		return Row{Name: "recovered", Severity: event.Info, Clears: 163}
-	default:
-		return Row{Name: "some", Severity: event.Warning, Advice: "none"}
+func tables() *rules.Tables {
+	t, err := rules.Builtin()
+	if err != nil {
+		panic(err)
 	}
+	return t
 }
 
 func engine(t *testing.T, change ...func(*Options)) *Engine {
 	t.Helper()
-	o := Options{Cluster: "c", Node: "n1", BootID: "boot-1", Table: table{}}
+	o := Options{Cluster: "c", Node: "n1", BootID: "boot-1", Rules: tables()}
 	for _, f := range change {
 		f(&o)
 	}
@@ -71,14 +64,14 @@ func want(t *testing.T, got []finding.Finding, w ...string) {
 }
 
 func TestAnXidIsNamedByTheTableAndKeepsItsIdAcrossEngines(t *testing.T) {
-	k := Kernel{Kind: "xid", Code: 79, Time: at(1), GPU: "GPU-1", PCI: "0000:1a:00", Seq: 7, BootID: "boot-1", Raw: "NVRM: Xid …"}
+	k := Kernel{Line: verdict.Line{Kind: "xid", Code: 79, PCI: "0000:1a:00"}, Time: at(1), GPU: "GPU-1", Seq: 7, BootID: "boot-1", Raw: "NVRM: Xid …"}
 	a, b := engine(t).Kernel(k), engine(t).Kernel(k)
 	want(t, a, "+xid/79 fatal")
 	if a[0].Event.ID != b[0].Event.ID {
 		t.Error("the same line has two ids")
 	}
 	d := a[0].Event.Data
-	if d.Cause.Name != "gpu_fell_off_bus" || d.Advice != "reboot-node" || d.Evidence.Raw == "" || d.Evidence.Baseline != "table" || d.Target.GPU != "GPU-1" {
+	if d.Cause.Name != "GPU fell off the bus" || d.Advice != "reboot-node" || d.Evidence.Raw == "" || d.Evidence.Baseline != "table" || d.Target.GPU != "GPU-1" {
 		t.Errorf("finding %+v", d)
 	}
 	k.Seq = 8
@@ -87,18 +80,21 @@ func TestAnXidIsNamedByTheTableAndKeepsItsIdAcrossEngines(t *testing.T) {
 	}
 }
 
-func TestWhatTheReceiverKnowsOverridesTheTable(t *testing.T) {
-	got := engine(t).Kernel(Kernel{Kind: "xid", Code: 149, Time: at(1), Severity: event.Critical, Advice: "reset-gpu", Name: "nvlink_sub", Seq: 1})
-	want(t, got, "+xid/149 critical")
-	if d := got[0].Event.Data; d.Advice != "reset-gpu" || d.Cause.Name != "nvlink_sub" {
-		t.Errorf("finding %+v", d)
+func TestTheRegistersOfALineSayMoreThanItsCode(t *testing.T) {
+	line := verdict.Line{Kind: "xid", Code: 145, Unit: "RLW_SRC_TRACK", Registers: []uint32{0x040988e2, 1}}
+	got := engine(t).Kernel(Kernel{Line: line, Time: at(1), Seq: 1})
+	want(t, got, "+xid/145 fatal")
+	line.Registers = []uint32{0x040988e2, 2}
+	if again := engine(t).Kernel(Kernel{Line: line, Time: at(1), Seq: 1}); again[0].Event.Data.Severity == event.Fatal {
+		t.Errorf("another error status: %q", words(again))
 	}
 }
 
 func TestAnEchoIsCountedAndNotFound(t *testing.T) {
 	e := engine(t)
-	want(t, e.Kernel(Kernel{Kind: "xid", Code: 45, Time: at(1), Seq: 1}))
-	want(t, e.Kernel(Kernel{Kind: "xid", Code: 62, Time: at(1), Seq: 2, Echo: true}))
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 79}, Time: at(1), Seq: 1}), "+xid/79 fatal")
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 45}, Time: at(1), Seq: 2}))
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 62}, Time: at(1), Seq: 3}))
 	if e.Counts().Echoes != 2 {
 		t.Errorf("counts %+v", e.Counts())
 	}
@@ -106,7 +102,7 @@ func TestAnEchoIsCountedAndNotFound(t *testing.T) {
 
 func TestHistorySetsTheConditionOnceAndPublishesNothing(t *testing.T) {
 	e := engine(t)
-	k := Kernel{Kind: "xid", Code: 79, Time: at(1), GPU: "GPU-1", Seq: 1, BootID: "boot-1", History: true}
+	k := Kernel{Line: verdict.Line{Kind: "xid", Code: 79}, Time: at(1), GPU: "GPU-1", Seq: 1, BootID: "boot-1", History: true}
 	want(t, e.Kernel(k), "+~xid/79 fatal")
 	k.Seq = 2
 	want(t, e.Kernel(k))
@@ -116,43 +112,85 @@ func TestHistorySetsTheConditionOnceAndPublishesNothing(t *testing.T) {
 
 func TestAClearingCodeEndsTheConditionItNames(t *testing.T) {
 	e := engine(t)
-	want(t, e.Kernel(Kernel{Kind: "xid", Code: 163, Time: at(1), GPU: "GPU-1", Seq: 1}), "+xid/163 warning")
-	want(t, e.Kernel(Kernel{Kind: "xid", Code: 162, Time: at(2), GPU: "GPU-1", Seq: 2}), "-xid/163")
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 163}, Time: at(1), GPU: "GPU-1", Seq: 1}), "+xid/163 warning")
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 162}, Time: at(2), GPU: "GPU-1", Seq: 2}), "-xid/163")
 }
 
-func TestAStormOfOneCodeIsHeldToItsBudgetAndSaysHowMany(t *testing.T) {
+func TestAStormOfOneCodeIsOneOccurrenceThatCounts(t *testing.T) {
 	e := engine(t)
-	n := 0
+	line := func(i int) Kernel {
+		return Kernel{Line: verdict.Line{Kind: "xid", Code: 31}, Time: at(float64(i) / 5000), GPU: "GPU-1", Seq: int64(i + 1)}
+	}
+	first := e.Kernel(line(0))
+	want(t, first, "+xid/31 warning")
 	for i := range 10_000 {
-		n += len(e.Kernel(Kernel{Kind: "xid", Code: 95, Time: at(float64(i) / 5000), GPU: "GPU-1", Seq: int64(i + 1)}))
+		got := e.Kernel(line(i + 1))
+		if len(got) != 1 || !got[0].ConditionOnly || got[0].Event.ID != first[0].Event.ID || got[0].Event.Data.Count != i+2 {
+			t.Fatalf("line %d: %+v", i+1, got)
+		}
 	}
-	if n < lineBurst || n > lineBurst+3 {
-		t.Errorf("%d events of 10,000 lines", n)
-	}
-	got := e.Kernel(Kernel{Kind: "xid", Code: 95, Time: at(30), GPU: "GPU-1", Seq: 20_000})
-	if c := got[0].Event.Data.Count; c < 4_000 {
-		t.Errorf("the line after the storm counts %d", c)
-	}
-	want(t, e.Kernel(Kernel{Kind: "xid", Code: 79, Time: at(1), GPU: "GPU-1", Seq: 20_001}), "+xid/79 fatal")
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 79}, Time: at(1), GPU: "GPU-1", Seq: 20_001}), "+xid/79 fatal")
 }
 
-func TestALineThatIsReportedOnceMoreIsNoNewOccurrence(t *testing.T) {
+func TestLinesThatTheReceiverCountedAreOneOccurrence(t *testing.T) {
 	e := engine(t)
-	k := Kernel{Kind: "xid", Code: 79, Time: at(1), GPU: "GPU-1", Seq: 1, Burst: true}
+	k := Kernel{Line: verdict.Line{Kind: "xid", Code: 79}, Time: at(1), GPU: "GPU-1", Seq: 1}
+	first := e.Kernel(k)
+	want(t, first, "+xid/79 fatal")
+	k.Seq, k.Time, k.Count = 2, at(2), 5
+	again := e.Kernel(k)
+	want(t, again, "+~xid/79 fatal")
+	if e := again[0].Event; e.ID != first[0].Event.ID || e.Data.Count != 6 || !e.Time.Equal(at(1)) {
+		t.Errorf("%+v", e)
+	}
+	k.Seq, k.Time, k.Count = 3, at(2+181), 1 // three minutes of silence ended the burst
 	want(t, e.Kernel(k), "+xid/79 fatal")
-	k.Count = 5
-	want(t, e.Kernel(k), "+~xid/79 fatal")
+}
+
+func TestAClockThatWasSetBackHidesNoFault(t *testing.T) {
+	e := engine(t)
+	k := Kernel{Line: verdict.Line{Kind: "xid", Code: 79, PCI: "0000:1a:00"}, Time: at(86_400), Seq: 1}
+	want(t, e.Kernel(k), "+xid/79 fatal")
+	k.Seq, k.Time = 2, at(0)
+	want(t, e.Kernel(k), "+xid/79 fatal")
+}
+
+func TestAFaultOfAnotherBootIsNotARepeat(t *testing.T) {
+	e := engine(t)
+	k := Kernel{Line: verdict.Line{Kind: "xid", Code: 79, PCI: "0000:1a:00"}, Time: at(1), Seq: 1, BootID: "boot-1"}
+	want(t, e.Kernel(k), "+xid/79 fatal")
+	k.BootID, k.Time = "boot-2", at(2)
+	want(t, e.Kernel(k), "+xid/79 fatal")
+}
+
+func TestALineTooOldToBeNewsIsNewsOnceItGoesOn(t *testing.T) {
+	for published, again := range map[bool]string{false: "+xid/79 fatal", true: "+~xid/79 fatal"} {
+		e := engine(t)
+		k := Kernel{Line: verdict.Line{Kind: "xid", Code: 79, PCI: "0000:1a:00"}, Time: at(1), Seq: 1, History: true, Published: published}
+		want(t, e.Kernel(k), "+~xid/79 fatal")
+		k.History, k.Published, k.Seq, k.Time = false, false, 2, at(2)
+		want(t, e.Kernel(k), again)
+	}
+}
+
+func TestALostGPUWithoutAnXidIsAFinding(t *testing.T) {
+	e := engine(t)
+	got := e.Kernel(Kernel{Line: verdict.Line{Kind: "gpu_lost", Case: "fallen off the bus", PCI: "0000:18:00"}, Time: at(1), Seq: 1, Raw: "NVRM: GPU 18:00.0: GPU has fallen off the bus."})
+	want(t, got, "+gpu/lost fatal")
+	if d := got[0].Event.Data; d.Target.PCI != "0000:18:00" || d.Advice != "reboot-node" || d.Evidence.Raw == "" {
+		t.Errorf("%+v", d)
+	}
 }
 
 func TestAnEchoThatNoBurstExplainsIsSaid(t *testing.T) {
 	e := engine(t)
-	want(t, e.Kernel(Kernel{Kind: "xid", Code: 45, Time: at(1), Seq: 1, Burst: true}), "+xid/45 info")
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 45}, Time: at(1), Seq: 1}), "+xid/45 info")
 }
 
 func TestAMalformedLineIsCountedAndDropped(t *testing.T) {
 	e := engine(t)
-	want(t, e.Kernel(Kernel{Kind: "xid", Time: at(1)}))
-	want(t, e.Kernel(Kernel{Kind: "xid", Code: 79}))
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid"}, Time: at(1)}))
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 79}}))
 	if e.Counts().Malformed != 2 {
 		t.Errorf("counts %+v", e.Counts())
 	}
@@ -167,7 +205,7 @@ func TestALostGpuIsOneFaultWhoeverSaysItFirst(t *testing.T) {
 	want(t, e.GPU(status("GPU-1", 0, 1)))
 	want(t, e.GPU(status("GPU-1", 1, 0)), "+gpu/lost fatal")
 	want(t, e.GPU(status("GPU-1", 2, 0)))
-	want(t, e.Kernel(Kernel{Kind: "gpu_lost", Time: at(2), GPU: "GPU-1", Seq: 3}))
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "gpu_lost"}, Time: at(2), GPU: "GPU-1", Seq: 3}))
 	want(t, e.GPU(status("GPU-2", 2, 0)), "+gpu/lost fatal")
 	want(t, e.GPU(status("GPU-1", 3, 1)), "-gpu/lost")
 	want(t, e.GPU(status("GPU-1", 4, 0)), "+gpu/lost fatal")
@@ -285,7 +323,7 @@ func TestABlankValueIsNeitherZeroNorHealth(t *testing.T) {
 func TestOpenFindingsOutliveTheProcessAndNotTheBoot(t *testing.T) {
 	e := engine(t)
 	e.GPU(status("GPU-1", 1, 0))
-	e.Kernel(Kernel{Kind: "xid", Code: 79, GPU: "GPU-1", Time: at(1), Seq: 1}) // said again by its receiver
+	e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 79}, GPU: "GPU-1", Time: at(1), Seq: 1}) // said again by its receiver
 	saved := e.Snapshot()
 	after := engine(t)
 	want(t, after.Restore(saved), "+~gpu/lost fatal")
@@ -306,9 +344,9 @@ func TestStateIsBoundedWhateverComes(t *testing.T) {
 		s := sample(i, 1, 1, 0.1)
 		s.Target.PodUID = id
 		e.Rank(s)
-		e.Kernel(Kernel{Kind: "xid", Code: 79, GPU: id, Time: at(1), Seq: int64(i)})
+		e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 79}, GPU: id, Time: at(1), Seq: int64(i)})
 	}
-	for name, n := range map[string]int{"open": e.open.len(), "ranks": e.ranks.len(), "series": e.series.len(), "gpus": e.gpus.len(), "lines": e.lines.len()} {
+	for name, n := range map[string]int{"open": e.open.len(), "ranks": e.ranks.len(), "series": e.series.len(), "gpus": e.gpus.len()} {
 		if n > bound {
 			t.Errorf("%d %s, bound %d", n, name, bound)
 		}
@@ -337,8 +375,8 @@ func TestTheSketchIsNeverTooLowAndAtMostATenthTooHigh(t *testing.T) {
 func TestKeysTellConditionsApart(t *testing.T) {
 	e := engine(t)
 	e.GPU(status("GPU-1", 1, 0))
-	e.Kernel(Kernel{Kind: "xid", Code: 79, GPU: "GPU-1", Time: at(1), Seq: 1})
-	e.Kernel(Kernel{Kind: "xid", Code: 79, PCI: "0000:1a:00", Time: at(1), Seq: 2})
+	e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 79}, GPU: "GPU-1", Time: at(1), Seq: 1})
+	e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 79, PCI: "0000:1a:00"}, Time: at(1), Seq: 2})
 	var keys []string
 	e.open.each(func(key string, _ *finding.Open) { keys = append(keys, key) })
 	if got := strings.Join(keys, ","); got != "gpu/lost gpu/GPU-1,xid/79 gpu/GPU-1,xid/79 pci/0000:1a:00" {

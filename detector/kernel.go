@@ -5,154 +5,157 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/detector/finding"
+	"github.com/pitcrew/pitcrew/detector/verdict"
 	"github.com/pitcrew/pitcrew/event"
 )
 
-// Kernel is a line of the kernel log as its receiver read it.
-type Kernel struct {
-	Kind     string // xid | sxid | gpu_lost | gpu_init | gsp | aer | mlx5 | lines_lost
-	Code     int
-	Time     time.Time
-	GPU      string // UUID, where known
-	PCI, MIG string
-	PodUID   string // of the process on the line, where its receiver found it
-	Raw      string
-	BootID   string // empty: the engine's
-	Seq      int64  // the kernel's number of the line; 0: unknown
-	Count    int    // lines that the receiver folded into this one
-
-	Name     string // what the receiver knows beyond the table; empty or zero: the table says
-	Severity event.Severity
-	Advice   string
-	Clears   int // the code whose condition this one ends
-
-	Fatal, Said bool // of an SXid: what the line says of itself, and whether it says it
-	Echo, Burst bool // of a burst: follows from a line before it, and whether the receiver grouped bursts at all
-	History     bool // of before this boot, or published already
-}
-
-// A key's lines beyond lineBurst are held to one a linePause, so that a driver that writes thousands a second gives a count and
-// not thousands of events.
+// Kinds of lines that are not in the table of signals, or not about a device.
 const (
-	lineBurst = 100
-	linePause = time.Second
+	kernelLost = "gpu_lost"
+	linesLost  = "lines_lost"
 )
 
-// budget is a token bucket on the samples' clock.
-type budget struct {
-	tokens float64
-	at     time.Time
-	held   int // lines not published since the last one that was
-}
+// Kernel is what the kernel log reported, or DCGM in its place: facts without judgment.
+type Kernel struct {
+	verdict.Line
+	Time   time.Time
+	GPU    string // UUID, if known
+	PodUID string // of the process on the line, if its receiver found it
+	Signal string // what reported it; empty: the line's kind
+	Raw    string
+	BootID string // empty: the engine's
+	Seq    int64  // the kernel's number of the line; 0: unknown
+	Count  int    // lines alike that this one stands for; 0 reads as 1
 
-func (b *budget) take(t time.Time) bool {
-	b.tokens = min(lineBurst, b.tokens+max(0, t.Sub(b.at).Seconds()/linePause.Seconds()))
-	if t.After(b.at) {
-		b.at = t
-	}
-	if b.tokens < 1 {
-		b.held++
-		return false
-	}
-	b.tokens--
-	return true
+	History   bool // written before this boot, published before, or too old
+	Published bool // history that was published before
+
+	component string // that reports it; empty: the receiver of the kernel log
 }
 
 // Kernel judges one line.
 func (e *Engine) Kernel(k Kernel) []finding.Finding {
 	e.tick(k.Time)
 	def(&k.BootID, e.o.BootID)
-	signal, ok := kernelSignals[k.Kind]
+	_, signal := kernelSignals[k.Kind]
 	switch {
-	case k.Time.IsZero() || !ok && k.Code <= 0:
+	case k.Time.IsZero() || !signal && k.Kind != kernelLost && k.Code <= 0:
 		e.counts.Malformed++
-	case k.History && k.BootID != e.o.BootID: // another boot's conditions ended with it
+	case k.History && k.BootID != e.o.BootID: // conditions of another boot ended with it
 		e.counts.History++
-	case k.Kind == "gpu_lost":
-		e.kernelLost(k)
-	case ok:
-		e.kernelSignal(signal, k)
 	default:
-		e.kernelCode(k)
+		e.judge(k)
 	}
 	return e.take()
 }
 
-func (e *Engine) kernelLost(k Kernel) {
+// judge is the one place where a line gets its verdict, whoever reported it.
+func (e *Engine) judge(k Kernel) {
+	def(&k.Count, 1)
+	def(&k.Signal, k.Kind)
+	def(&k.component, fromLog)
 	if k.History {
 		e.counts.History++
 	}
+	if k.Kind == linesLost { // it is about the log, not about a device
+		e.kernelSignal(kernelSignals[k.Kind], k, verdict.Verdict{})
+		return
+	}
+	r, outcome := e.bursts.Add(&k.Line, k.Count, verdict.Stamp{
+		At: time.Duration(k.Time.UnixNano()), Boot: k.BootID, Seq: uint64(k.Seq), History: k.History, Published: k.Published,
+	})
+	signal, ok := kernelSignals[k.Kind]
+	switch {
+	case k.Kind == kernelLost:
+		e.kernelLost(k)
+	case ok:
+		e.kernelSignal(signal, k, r.Verdict)
+	default:
+		e.kernelCode(k, r, outcome)
+	}
+}
+
+func (e *Engine) kernelLost(k Kernel) {
 	t := event.Target{GPU: k.GPU, PCI: k.PCI}
 	o := lostOnset(t, k.Time)
-	o.source, o.id, o.silent = fromLog, lineID(k), k.History
+	o.source, o.id, o.silent = k.component, lineID(k), k.History
 	o.evidence = event.Evidence{Signal: "kernel log", Baseline: "table", Raw: k.Raw}
 	e.begin(o)
 }
 
-func (e *Engine) kernelCode(k Kernel) {
-	row := Row{Severity: event.Warning}
-	if e.o.Table != nil {
-		row = e.o.Table.Lookup(k.Kind, k.Code, k.Fatal, k.Said)
-	}
+// kernelCode turns the report on a line with a code into a finding, or into nothing.
+func (e *Engine) kernelCode(k Kernel, r verdict.Report, outcome verdict.Outcome) {
 	t := event.Target{GPU: k.GPU, PCI: k.PCI, MIG: k.MIG, PodUID: k.PodUID}
-	if !k.Severity.Valid() {
-		k.Severity = row.Severity
+	if k.Kind == verdict.Xid && !k.History {
+		e.xidsOf(t).note(k.Code, k.Time)
 	}
-	if k.Kind == "xid" && !k.History && k.Severity.Valid() {
-		e.xidsOf(t).take(k.Code, k.Severity, k.Time)
-	}
-	if k.Echo || row.Echo && !k.Burst {
-		e.counts.Echoes++
-		return
-	}
-	def(&k.Name, row.Name)
-	def(&k.Advice, row.Advice)
-	code := strconv.Itoa(k.Code)
-	def(&k.Clears, row.Clears)
-	if k.Clears > 0 {
-		key := kernelKey(k.Kind, strconv.Itoa(k.Clears), t)
-		if k.History {
-			e.forget(key)
-		}
-		e.end(key, event.Evidence{Signal: k.Kind + "/" + code, Baseline: "table", Raw: k.Raw})
-		return // good news is no condition of its own
-	}
+	code, v := strconv.Itoa(k.Code), &r.Verdict
 	key := kernelKey(k.Kind, code, t)
-	if !k.History && e.sightedBefore(key, k.Time) {
-		e.counts.Echoes++
-		return
-	}
-	b, ok := e.lines.get(key)
-	if !ok {
-		b = &budget{tokens: lineBurst, at: k.Time}
-		e.lines.put(key, b)
-	}
-	if !k.History && !b.take(k.Time) {
+	ev := event.Evidence{Signal: k.Signal, Baseline: "table", Value: num(float64(k.Code)), Raw: k.Raw}
+	switch {
+	case outcome == verdict.Dropped:
 		e.counts.Suppressed++
-		return
+	case r.Echo:
+		e.counts.Echoes++
+	case v.Clears > 0:
+		e.kernelClear(k, kernelKey(k.Kind, strconv.Itoa(v.Clears), t), ev)
+	case outcome == verdict.Repeat && e.repeated(key, k, r.Count):
+	case !k.History && !k.CodeOnly && e.sightedBefore(key, k.Time):
+		e.counts.Echoes++
+	default:
+		e.occurred(onset{
+			key: key, target: t, cause: event.Cause{Kind: k.Kind, Code: code, Name: v.Name}, severity: event.Severity(v.Severity), advice: string(v.Advice),
+			evidence: ev, at: k.Time, source: k.component, id: lineID(k), count: r.Count, silent: k.History,
+		})
 	}
-	o := onset{
-		key: key, target: t, cause: event.Cause{Kind: k.Kind, Code: code, Name: k.Name}, severity: k.Severity, advice: k.Advice,
-		evidence: event.Evidence{Signal: k.Kind, Baseline: "table", Value: num(float64(k.Code)), Raw: k.Raw},
-		at:       k.Time, source: fromLog, id: lineID(k), count: max(k.Count, 1) + b.held, silent: k.History,
-	}
-	b.held = 0
+}
+
+// kernelClear ends the condition that a line clears. Good news is no condition of its own.
+func (e *Engine) kernelClear(k Kernel, key string, ev event.Evidence) {
 	if k.History {
-		e.counts.History++
-		e.begin(o) // a condition that stands already stays as it is
+		e.forget(key)
+	}
+	if !k.CodeOnly {
+		ev.Signal, ev.Value = k.Kind+"/"+strconv.Itoa(k.Code), nil
+	}
+	e.end(key, ev)
+}
+
+// repeated renews the open finding of a line that only counts. It reports false if there is none.
+func (e *Engine) repeated(key string, k Kernel, count int) bool {
+	have, ok := e.open.get(key)
+	if !ok {
+		return k.CodeOnly // DCGM repeats its codes; only a line proves that the fault goes on
+	}
+	have.Seen = e.now
+	if k.CodeOnly || k.History || have.Event.Source != event.Source(e.o.Cluster, e.o.Node, k.component) {
+		e.counts.Echoes++
+		return true
+	}
+	have.Event.Data.Count, have.Raw = count, nil
+	e.out = append(e.out, finding.Finding{Event: have.Event, Key: key, BootID: e.o.BootID, Active: true, ConditionOnly: true})
+	return true
+}
+
+// occurred publishes an occurrence of its own and opens its condition, or renews it. What history reports only opens it.
+func (e *Engine) occurred(o onset) {
+	if o.silent {
+		e.begin(o) // a condition that is open already stays as it is
 		return
 	}
-	// Every line is an occurrence of its own, so a repeated code is said again; the condition is one. A line that the receiver
-	// reports once more, with a higher count, is no new occurrence.
 	f := e.finding(o)
-	if have, ok := e.open.get(key); ok && have.Event.ID == f.Event.ID {
+	if have, ok := e.open.get(o.key); ok && have.Event.ID == f.Event.ID {
 		f.ConditionOnly = true
 	}
-	e.open.put(key, &finding.Open{Key: key, BootID: e.o.BootID, Seen: e.now, Event: f.Event})
+	e.open.put(o.key, &finding.Open{Key: o.key, BootID: e.o.BootID, Seen: e.now, Event: f.Event})
 	e.out = append(e.out, f)
 }
 
+// lineID identifies the occurrence: the line by its number, a report of DCGM by what it is about.
 func lineID(k Kernel) []string {
+	if k.CodeOnly {
+		return nil // by key and onset
+	}
 	if k.Seq > 0 {
 		return []string{k.BootID, strconv.FormatInt(k.Seq, 10)}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/detector/finding"
+	"github.com/pitcrew/pitcrew/detector/verdict"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/semconv"
 )
@@ -241,24 +242,22 @@ func (e *Engine) LinkChanged(id string, number int, to string, at time.Time) []f
 	return e.take()
 }
 
-// lastSXid judges the code of a switch's last SXid. A code that stands when it is first seen is of an unknown time; one that the kernel log has
-// said already stands under the same key.
+// lastSXid takes in the code of a switch's last SXid. A code that is there when it is first seen is of an unknown time; one that the kernel
+// log reported already is open under the same key.
 func (e *Engine) lastSXid(i int, c *carrier, v LinkValue) {
 	last, known := c.codes[i]
 	c.codes[i] = v.V
-	if !known || v.V == last || v.V < 1 || v.V > math.MaxInt32 || e.o.Table == nil {
+	if !known || v.V == last || v.V < 1 || v.V > math.MaxInt32 {
 		return
 	}
-	fatal, code := v.Kind == "fatal", int(v.V)
-	row := e.o.Table.Lookup("sxid", code, fatal, true)
-	if !row.Severity.Valid() {
-		row.Severity = event.Warning
+	word := verdict.NonFatal
+	if v.Kind == "fatal" {
+		word = verdict.Fatal
 	}
-	cause := event.Cause{Kind: "sxid", Code: fmt.Sprint(code), Name: row.Name}
-	t := event.Target{PCI: c.pci}
-	e.begin(onset{
-		key: kernelKey("sxid", cause.Code, t), target: t, cause: cause, severity: row.Severity, advice: row.Advice, at: v.Time,
-		evidence: event.Evidence{Signal: v.Metric, Value: num(v.V), Baseline: "table", Raw: fmt.Sprintf("DCGM: last %s SXid of %s is %d", strings.ReplaceAll(v.Kind, "_", "-"), c.name(), code)},
+	e.judge(Kernel{
+		Line: verdict.Line{Kind: verdict.SXid, Code: int(v.V), PCI: c.pci, Word: word, CodeOnly: true}, Time: v.Time, BootID: e.o.BootID, Signal: v.Metric,
+		Raw:       fmt.Sprintf("DCGM: last %s SXid of %s is %d", strings.ReplaceAll(v.Kind, "_", "-"), c.name(), int(v.V)),
+		component: "detector",
 	})
 }
 

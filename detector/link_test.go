@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/detector/finding"
+	"github.com/pitcrew/pitcrew/detector/verdict"
 )
 
 // links gives a GPU's or switch's count of links by state, as the receiver does.
@@ -284,12 +285,12 @@ func TestTheLastSXidIsSaidWhereTheKernelLogDidNot(t *testing.T) {
 	want(t, sxid(0, "fatal", 20009)) // of before
 	got := sxid(1, "fatal", 20034)
 	want(t, got, "+sxid/20034 fatal")
-	if d := got[0].Event.Data; got[0].Key != "sxid/20034 pci/0000:c0:00" || d.Target.PCI != "0000:c0:00" || d.Cause.Name != "switch" {
+	if d := got[0].Event.Data; got[0].Key != "sxid/20034 pci/0000:c0:00" || d.Target.PCI != "0000:c0:00" || d.Cause.Name != "LTSSM Fault Up" {
 		t.Errorf("finding %+v", got[0])
 	}
 	want(t, sxid(2, "fatal", 20034))
 	want(t, sxid(2, "non_fatal", 0))
-	want(t, e.Kernel(Kernel{Kind: "sxid", Code: 11012, Time: at(3), PCI: "0000:c0:00", Seq: 1, Raw: "nvidia-nvswitch0: SXid …"}), "+sxid/11012 warning")
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "sxid", Code: 11012, PCI: "0000:c0:00"}, Time: at(3), Seq: 1, Raw: "nvidia-nvswitch0: SXid …"}), "+sxid/11012 warning")
 	want(t, sxid(4, "non_fatal", 11012)) // the log said it
 	n := engine(t)
 	want(t, n.Restore(e.Snapshot()), "+~sxid/20034 fatal") // the log's own is read again from the log

@@ -48,17 +48,14 @@ func (e *Engine) recovery(g *gpu, v Value) {
 		}
 		return
 	}
-	if a.over || v.Time.Sub(a.since) < recoveryStands || v.V > math.MaxInt32 || e.o.Table == nil {
+	if a.over || v.Time.Sub(a.since) < recoveryStands || v.V > math.MaxInt32 {
 		return
 	}
 	a.over = true
-	row := e.o.Table.Lookup("recovery", int(v.V), false, false)
-	if !row.Severity.Valid() {
-		row.Severity = event.Critical
-	}
-	ev.Raw = fmt.Sprintf("the driver asks for %q (%d), and no line of the kernel log that was read tells of it", row.Name, int(v.V))
+	row := e.o.Rules.RecoveryOf(int(v.V))
+	ev.Raw = fmt.Sprintf("the driver asks for %q (%d), and no line of the kernel log that was read tells of it", row.Action, int(v.V))
 	e.begin(onset{
-		key: key, target: g.target, cause: event.Cause{Kind: "xid", Code: recoveryXid, Name: row.Name}, severity: row.Severity, advice: row.Advice,
+		key: key, target: g.target, cause: event.Cause{Kind: "xid", Code: recoveryXid, Name: row.Action}, severity: event.Severity(row.Severity), advice: string(row.Advice),
 		at: v.Time, evidence: ev,
 	})
 }

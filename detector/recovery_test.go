@@ -4,22 +4,12 @@ import (
 	"testing"
 
 	"github.com/pitcrew/pitcrew/detector/finding"
-	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/detector/verdict"
 	"github.com/pitcrew/pitcrew/semconv"
 )
 
-// actions is a table that knows what the driver may ask for.
-type actions struct{ table }
-
-func (a actions) Lookup(kind string, code int, fatal, said bool) Row {
-	if kind == "recovery" && code == 2 {
-		return Row{Name: "Node Reboot Required", Severity: event.Fatal, Advice: "reboot-node"}
-	}
-	return a.table.Lookup(kind, code, fatal, said)
-}
-
 func TestARecoveryActionThatStoodBeforeTheAgentCameIsToldOnce(t *testing.T) {
-	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
+	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Rules: tables()})
 	asks := func(s, v float64) []finding.Finding {
 		return e.GPU(Value{Metric: semconv.GPURecoveryAction, GPU: "GPU-1", PCI: "0000:1a:00", Time: at(s), V: v})
 	}
@@ -38,7 +28,7 @@ func TestARecoveryActionThatStoodBeforeTheAgentCameIsToldOnce(t *testing.T) {
 }
 
 func TestARecoveryActionIsToldThoughTheClockWasAheadWhenItWasFirstSeen(t *testing.T) {
-	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
+	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Rules: tables()})
 	for _, s := range []float64{3600, 10, 19} {
 		want(t, e.GPU(Value{Metric: semconv.GPURecoveryAction, GPU: "GPU-1", Time: at(s), V: 2}))
 	}
@@ -46,23 +36,23 @@ func TestARecoveryActionIsToldThoughTheClockWasAheadWhenItWasFirstSeen(t *testin
 }
 
 func TestARecoveryActionOfWhichTheKernelLogTellsIsNotToldAgain(t *testing.T) {
-	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
+	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Rules: tables()})
 	asks := func(s, v float64) []finding.Finding {
 		return e.GPU(Value{Metric: semconv.GPURecoveryAction, GPU: "GPU-1", Time: at(s), V: v})
 	}
-	line := Kernel{Kind: "xid", Code: 154, Time: at(2), GPU: "GPU-1", Seq: 7, Severity: event.Fatal, History: true}
+	line := Kernel{Line: verdict.Line{Kind: "xid", Code: 154, Action: "Node Reboot Required"}, Time: at(2), GPU: "GPU-1", Seq: 7, History: true}
 	want(t, asks(1, 2))
 	if f := e.Kernel(line); len(f) != 1 || !f[0].ConditionOnly {
 		t.Fatalf("the line of before: %q", words(f))
 	}
 	want(t, asks(20, 2))
 	want(t, asks(21, 0)) // the log ends what the log began
-	line.History, line.Seq, line.Time, line.Severity, line.Clears = false, 8, at(22), event.Info, 154
+	line.History, line.Seq, line.Time, line.Action = false, 8, at(22), "None"
 	want(t, e.Kernel(line), "-xid/154")
 }
 
 func TestAnActionThatIsToldEndsAcrossANewAgent(t *testing.T) {
-	o := Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}}
+	o := Options{Cluster: "c", Node: "n", BootID: "boot-1", Rules: tables()}
 	e := New(o)
 	asks := func(s, v float64) []finding.Finding {
 		return e.GPU(Value{Metric: semconv.GPURecoveryAction, GPU: "GPU-1", Time: at(s), V: v})
@@ -78,7 +68,7 @@ func TestAnActionThatIsToldEndsAcrossANewAgent(t *testing.T) {
 }
 
 func TestWhereTheKernelLogCannotBeReadEachActionIsTold(t *testing.T) {
-	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Table: actions{}})
+	e := New(Options{Cluster: "c", Node: "n", BootID: "boot-1", Rules: tables()})
 	asks := func(s, v float64) []finding.Finding {
 		return e.GPU(Value{Metric: semconv.GPURecoveryAction, GPU: "GPU-1", Time: at(s), V: v})
 	}

@@ -3,10 +3,10 @@ package detector
 import (
 	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/pitcrew/pitcrew/detector/finding"
+	"github.com/pitcrew/pitcrew/detector/verdict"
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/semconv"
 )
@@ -27,17 +27,12 @@ const (
 	maxTold    = 16               // codes that were told of one GPU
 	sameWithin = 10 * time.Second // DCGM cuts a violation's time to seconds, and the kernel's clock is not the node's
 	newsWithin = time.Minute      // an older sighting is history
-	burstGap   = 3 * time.Minute  // so much silence ends a burst,
-	burstSpan  = 15 * time.Minute // and so long a burst, as in the xid receiver
-	fromLog    = "xid"            // the component that tells the kernel's lines
+	fromLog    = "xid"            // the component that reports the kernel's lines
+	fromDCGM   = "dcgm"           // the component that reports Xids in its place
 )
 
-// xids is what was told of one GPU's Xids, by whomever.
-type xids struct {
-	began, last time.Time // of its burst
-	worst       event.Severity
-	told        []toldXid
-}
+// xids is which codes were reported of one GPU, by whomever.
+type xids struct{ told []toldXid }
 
 type toldXid struct {
 	code int
@@ -65,24 +60,11 @@ func (e *Engine) xidsOf(t event.Target) *xids {
 	return x
 }
 
-// take adds a code to what was told. It reports whether it is news: the first of a burst, or worse than what was told of it.
-func (x *xids) take(code int, s event.Severity, at time.Time) bool {
+func (x *xids) note(code int, at time.Time) {
 	if len(x.told) >= maxTold {
 		x.told = append(x.told[:0], x.told[1:]...)
 	}
 	x.told = append(x.told, toldXid{code, at})
-	within := !x.began.IsZero() && at.Sub(x.last) < burstGap && at.Sub(x.began) < burstSpan && x.last.Sub(at) < burstSpan
-	if within && x.worst.AtLeast(s) {
-		if at.After(x.last) {
-			x.last = at
-		}
-		return false
-	}
-	if !within {
-		x.began = at
-	}
-	x.last, x.worst = at, s
-	return true
 }
 
 func (x *xids) toldSince(code int, t time.Time) bool {
@@ -136,29 +118,14 @@ func (e *Engine) sighted(s Sighting) {
 		e.held = append(e.held, s)
 		return
 	}
-	row := Row{}
-	if e.o.Table != nil {
-		row = e.o.Table.Lookup("xid", s.Code, false, false)
-	}
-	def(&row.Severity, event.Warning)
-	t := event.Target{GPU: s.GPU, PCI: s.PCI}
-	code := strconv.Itoa(s.Code)
-	ev := event.Evidence{Signal: s.Signal, Baseline: "table", Value: num(float64(s.Code)), Raw: s.Raw}
-	switch {
-	case e.ago(s.Time) >= newsWithin:
+	if e.ago(s.Time) >= newsWithin {
 		e.counts.History++
-	case row.Clears > 0:
-		e.end(kernelKey("xid", strconv.Itoa(row.Clears), t), ev)
-	case row.Echo || row.Verdict || !e.xidsOf(t).take(s.Code, row.Severity, s.Time):
-		e.counts.Echoes++
-	default:
-		f := e.finding(onset{
-			key: kernelKey("xid", code, t), target: t, cause: event.Cause{Kind: "xid", Code: code, Name: row.Name}, severity: row.Severity,
-			advice: row.Advice, evidence: ev, at: s.Time, source: "dcgm",
-		})
-		e.open.put(f.Key, &finding.Open{Key: f.Key, BootID: e.o.BootID, Seen: e.now, Event: f.Event})
-		e.out = append(e.out, f)
+		return
 	}
+	e.judge(Kernel{
+		Line: verdict.Line{Kind: verdict.Xid, Code: s.Code, PCI: s.PCI, CodeOnly: true}, GPU: s.GPU, Time: s.Time, BootID: e.o.BootID,
+		Signal: s.Signal, Raw: s.Raw, component: fromDCGM,
+	})
 }
 
 // lastXid reads the field that holds a GPU's last Xid. It never clears, so what it holds when it is first seen is history; the same code again

@@ -4,15 +4,16 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/detector/finding"
+	"github.com/pitcrew/pitcrew/detector/verdict"
 	"github.com/pitcrew/pitcrew/event"
 )
 
 // kernelFault is what a kind of kernel line without a code means.
 type kernelFault struct {
 	cause    event.Cause
-	severity event.Severity // empty: as the receiver's table says
+	severity event.Severity // empty: as the table says
 	most     event.Severity // empty: no bound on what that says
-	advice   string         // where the receiver knows none
+	advice   string         // if the table has none
 	byCase   bool           // the cases of the kind are findings of their own
 	nodeWide bool
 	quiet    time.Duration // so long without another line ends it; 0: it lasts until the next boot
@@ -28,7 +29,7 @@ var kernelSignals = map[string]kernelFault{
 	"gsp":      {cause: event.Cause{Kind: "gpu", Name: "gsp"}, advice: "reset-gpu"},
 	"aer":      {cause: event.Cause{Kind: "pcie", Name: "aer"}, most: event.Warning, byCase: true, quiet: quietLine},
 	"mlx5":     {cause: event.Cause{Kind: "nic", Name: "mlx5"}, most: event.Warning, byCase: true, quiet: quietLine},
-	"lines_lost": {
+	linesLost: {
 		cause: event.Cause{Kind: "agent", Name: "lines-lost"}, severity: event.Warning, nodeWide: true, quiet: quietLine,
 	},
 }
@@ -45,10 +46,10 @@ var quietAfter = func() map[string]time.Duration {
 	return m
 }()
 
-// kernelSignal judges a line without a code. Such lines come in numbers: one finding stands for all of a kind and case.
-func (e *Engine) kernelSignal(s kernelFault, k Kernel) {
-	severity := s.severity
-	def(&severity, k.Severity)
+// kernelSignal turns a line without a code into a finding. Such lines come in numbers: one finding stands for all of a kind and case.
+func (e *Engine) kernelSignal(s kernelFault, k Kernel, v verdict.Verdict) {
+	severity, advice := s.severity, string(v.Advice)
+	def(&severity, event.Severity(v.Severity))
 	switch {
 	case severity == event.Info:
 		e.counts.Trifles++
@@ -58,24 +59,21 @@ func (e *Engine) kernelSignal(s kernelFault, k Kernel) {
 	case s.most != "" && severity.AtLeast(s.most):
 		severity = s.most
 	}
-	if k.History {
-		e.counts.History++
-	}
-	def(&k.Advice, s.advice)
+	def(&advice, s.advice)
 	t := event.Target{GPU: k.GPU, PCI: k.PCI}
 	if s.nodeWide {
 		t = event.Target{}
 	}
 	key := s.cause.Signal() + " " + about(t)
 	if s.byCase {
-		key += " " + k.Name
+		key += " " + k.Case
 	}
 	ev := event.Evidence{Signal: "kernel log", Baseline: "table", Raw: k.Raw}
 	if s.nodeWide {
-		ev.Value, ev.Unit = num(float64(max(k.Count, 1))), "{line}"
+		ev.Value, ev.Unit = num(float64(k.Count)), "{line}"
 	}
 	e.begin(onset{
-		key: key, target: t, cause: s.cause, severity: severity, advice: k.Advice, at: k.Time, source: "xid", id: append(lineID(k), k.Kind),
+		key: key, target: t, cause: s.cause, severity: severity, advice: advice, at: k.Time, source: k.component, id: append(lineID(k), k.Kind),
 		silent: k.History, count: k.Count, evidence: ev,
 	})
 }

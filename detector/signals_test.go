@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/pitcrew/pitcrew/detector/finding"
-	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/detector/verdict"
 )
 
 func TestLinesWithoutACodeAreJudgedByTheirKind(t *testing.T) {
@@ -12,19 +12,19 @@ func TestLinesWithoutACodeAreJudgedByTheirKind(t *testing.T) {
 		line Kernel
 		want []string
 	}{
-		"a GPU that cannot be initialised":       {Kernel{Kind: "gpu_init", Severity: event.Warning}, []string{"+gpu/init fatal"}},
-		"the system processor, as the table":     {Kernel{Kind: "gsp", Severity: event.Critical}, []string{"+gpu/gsp critical"}},
-		"a PCIe error is never more than a hint": {Kernel{Kind: "aer", Severity: event.Critical}, []string{"+pcie/aer warning"}},
-		"nor is an adapter's":                    {Kernel{Kind: "mlx5", Severity: event.Critical}, []string{"+nic/mlx5 warning"}},
-		"a corrected error is a trifle":          {Kernel{Kind: "aer", Severity: event.Info}, nil},
-		"lost lines":                             {Kernel{Kind: "lines_lost", Count: 12}, []string{"+agent/lines-lost warning"}},
-		"a kind that nobody knows":               {Kernel{Kind: "usb"}, nil},
+		"a GPU that cannot be initialised":       {Kernel{Line: verdict.Line{Kind: "gpu_init", Case: "adapter initialisation failed"}}, []string{"+gpu/init fatal"}},
+		"the system processor, as the table":     {Kernel{Line: verdict.Line{Kind: "gsp", Case: "GSP firmware fault"}}, []string{"+gpu/gsp critical"}},
+		"a PCIe error is never more than a hint": {Kernel{Line: verdict.Line{Kind: "aer", Case: "unrecovered"}}, []string{"+pcie/aer warning"}},
+		"nor is an adapter's":                    {Kernel{Line: verdict.Line{Kind: "mlx5", Case: "health"}}, []string{"+nic/mlx5 warning"}},
+		"a corrected error is a trifle":          {Kernel{Line: verdict.Line{Kind: "aer", Case: "correctable"}}, nil},
+		"lost lines":                             {Kernel{Line: verdict.Line{Kind: "lines_lost"}, Count: 12}, []string{"+agent/lines-lost warning"}},
+		"a kind that nobody knows":               {Kernel{Line: verdict.Line{Kind: "usb"}}, nil},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			e := engine(t)
 			k := c.line
-			k.Time, k.PCI, k.Seq, k.Name = at(1), "0000:1a:00", 5, "case"
+			k.Time, k.PCI, k.Seq = at(1), "0000:1a:00", 5
 			got := e.Kernel(k)
 			want(t, got, c.want...)
 			k.Seq++
@@ -38,7 +38,7 @@ func TestLinesWithoutACodeAreJudgedByTheirKind(t *testing.T) {
 			}
 		})
 	}
-	if c := engine(t); len(c.Kernel(Kernel{Kind: "aer", Time: at(1), Severity: event.Info})) != 0 || c.Counts().Trifles != 1 {
+	if c := engine(t); len(c.Kernel(Kernel{Line: verdict.Line{Kind: "aer", Case: "correctable"}, Time: at(1)})) != 0 || c.Counts().Trifles != 1 {
 		t.Errorf("trifles are not counted: %+v", c.Counts())
 	}
 }
@@ -46,11 +46,11 @@ func TestLinesWithoutACodeAreJudgedByTheirKind(t *testing.T) {
 func TestCasesOfAKindAreTheirOwnFindingsAndEndWhenTheirLinesStop(t *testing.T) {
 	e := engine(t)
 	line := func(s float64, name string) []finding.Finding {
-		return e.Kernel(Kernel{Kind: "mlx5", Time: at(s), PCI: "0000:3b:00", Name: name, Severity: event.Warning, Seq: int64(s * 10)})
+		return e.Kernel(Kernel{Line: verdict.Line{Kind: "mlx5", PCI: "0000:3b:00", Case: name}, Time: at(s), Seq: int64(s * 10)})
 	}
 	want(t, line(1, "cable"), "+nic/mlx5 warning")
 	want(t, line(2, "slot power"), "+nic/mlx5 warning")
-	want(t, e.Kernel(Kernel{Kind: "gpu_init", Time: at(3), PCI: "0000:1a:00", Seq: 9}), "+gpu/init fatal")
+	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "gpu_init", PCI: "0000:1a:00"}, Time: at(3), Seq: 9}), "+gpu/init fatal")
 	want(t, line(400, "cable"))
 	want(t, beat(e, 610), "-nic/mlx5") // the slot's; the cable's line came again
 	want(t, beat(e, 1010), "-nic/mlx5")
@@ -66,13 +66,13 @@ func beat(e *Engine, s float64) []finding.Finding {
 
 func TestGoodNewsIsNoConditionOfItsOwn(t *testing.T) {
 	e := engine(t)
-	verdict := func(s float64, clears int, severity event.Severity) Kernel {
-		return Kernel{Kind: "xid", Code: 154, Time: at(s), GPU: "GPU-1", Seq: int64(s), Severity: severity, Clears: clears}
+	changed := func(s float64, to string) Kernel {
+		return Kernel{Line: verdict.Line{Kind: "xid", Code: 154, Action: to}, Time: at(s), GPU: "GPU-1", Seq: int64(s)}
 	}
-	want(t, e.Kernel(verdict(1, 0, event.Critical)), "+xid/154 critical")
-	want(t, e.Kernel(verdict(2, 154, event.Info)), "-xid/154")
-	want(t, e.Kernel(verdict(3, 154, event.Info)))
-	old := verdict(4, 154, event.Info)
+	want(t, e.Kernel(changed(1, "GPU Reset Required")), "+xid/154 critical")
+	want(t, e.Kernel(changed(2, "None")), "-xid/154")
+	want(t, e.Kernel(changed(3, "None")))
+	old := changed(4, "None")
 	old.History = true
 	want(t, e.Kernel(old))
 	if n := e.open.len(); n != 0 {

@@ -18,7 +18,6 @@ import (
 	"github.com/pitcrew/pitcrew/collector/podresources"
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/finding"
-	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/rules"
 	"github.com/pitcrew/pitcrew/semconv"
 )
@@ -34,7 +33,7 @@ type nodeID struct{ cluster, node, boot string }
 type core struct {
 	cfg     *Config
 	log     *zap.Logger
-	table   detector.Table
+	rules   *rules.Tables
 	pods    *podresources.Client
 	state   *stateFile
 	metrics *selfMetrics
@@ -64,7 +63,7 @@ func newCore(set connector.Settings, cfg *Config) (*core, error) {
 		return nil, err
 	}
 	c := &core{
-		cfg: cfg, log: set.Logger, table: ruleTable{t}, engines: map[nodeID]*detector.Engine{}, uuids: map[string]string{}, ranks: map[string]rankSeen{},
+		cfg: cfg, log: set.Logger, rules: t, engines: map[nodeID]*detector.Engine{}, uuids: map[string]string{}, ranks: map[string]rankSeen{},
 		self: nodeID{cluster: cfg.Cluster, node: cfg.Node},
 	}
 	if c.self.node == "" {
@@ -141,7 +140,7 @@ func (c *core) engine(res pcommon.Map) *detector.Engine {
 		return nil
 	}
 	e := detector.New(detector.Options{
-		Cluster: id.cluster, Node: id.node, BootID: id.boot, Table: c.table, StallFloor: c.cfg.StallFloor, StallFactor: c.cfg.StallFactor,
+		Cluster: id.cluster, Node: id.node, BootID: id.boot, Rules: c.rules, StallFloor: c.cfg.StallFloor, StallFactor: c.cfg.StallFactor,
 		SetupLimit: c.cfg.SetupLimit, HeartbeatLimit: c.cfg.HeartbeatLimit, MaxSeries: c.cfg.MaxSeries,
 	})
 	back := e.Restore(c.saved[id.node])
@@ -206,21 +205,4 @@ func (c *core) snapshot() map[string][]finding.Open {
 		}
 	}
 	return out
-}
-
-// ruleTable lets the engine look codes up in the rules.
-type ruleTable struct{ t *rules.Tables }
-
-func (r ruleTable) Lookup(kind string, code int, fatal, said bool) detector.Row {
-	switch kind {
-	case "recovery":
-		row := r.t.RecoveryOf(code)
-		return detector.Row{Name: row.Action, Severity: event.Severity(row.Severity), Advice: string(row.Advice)}
-	case "sxid":
-		row := r.t.SXid(code)
-		sev, advice := row.Judge(fatal, said)
-		return detector.Row{Name: row.Name, Severity: event.Severity(sev), Advice: string(advice), Clears: row.Clears}
-	}
-	row := r.t.XID(code)
-	return detector.Row{Name: row.Name, Severity: event.Severity(row.Severity), Advice: string(row.Advice), Echo: row.Role == rules.Echo, Verdict: row.Role == rules.Verdict, Clears: row.Clears}
 }

@@ -2,13 +2,16 @@ package detectorconnector
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"time"
 
+	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/plog"
 
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/detector/finding"
-	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/detector/verdict"
 	"github.com/pitcrew/pitcrew/semconv"
 )
 
@@ -63,20 +66,52 @@ var logEvents = map[string]func(*core, *detector.Engine, both, plog.LogRecord) [
 
 func kernel(kind string) func(*core, *detector.Engine, both, plog.LogRecord) []finding.Finding {
 	return func(c *core, e *detector.Engine, a both, r plog.LogRecord) []finding.Finding {
-		k := detector.Kernel{
-			Kind: kind, Code: int(a.number(semconv.XIDCode, 0)), Time: when(r), GPU: a.text(semconv.HWID), PCI: a.text(semconv.HWPCI), MIG: a.text(semconv.MIG), PodUID: a.text(semconv.K8sPodUID),
-			Raw: r.Body().AsString(), BootID: a.text(semconv.BootID), Seq: a.number(semconv.KmsgSeq, 0), Count: int(a.number(semconv.Count, 0)),
-			Name: a.text(semconv.XIDName), Severity: event.Severity(a.text(semconv.Severity)), Advice: a.text(semconv.Advice),
-			Clears: int(a.number(semconv.XIDClears, 0)),
+		count := a.number(semconv.Count, 1)
+		if count < 1 { // it only adds details to a record before it
+			return nil
 		}
-		k.Fatal, k.Said = a.flag(semconv.Fatal)
-		k.Echo, k.Burst = a.flag(semconv.BurstEcho)
+		k := detector.Kernel{
+			Line: lineOf(kind, a), Time: when(r), GPU: a.text(semconv.HWID), PodUID: a.text(semconv.K8sPodUID), Raw: r.Body().AsString(),
+			BootID: a.text(semconv.BootID), Seq: a.number(semconv.KmsgSeq, 0), Count: int(count),
+		}
 		k.History, _ = a.flag(semconv.History)
+		k.Published, _ = a.flag(semconv.HistoryPublished)
 		if k.GPU == "" {
 			k.GPU = c.uuids[k.PCI]
 		}
 		return e.Kernel(k)
 	}
+}
+
+// lineOf reads what a record says of its line.
+func lineOf(kind string, a both) verdict.Line {
+	l := verdict.Line{
+		Kind: kind, Case: a.text(semconv.XIDName), Code: int(a.number(semconv.XIDCode, 0)), PCI: a.text(semconv.HWPCI), MIG: a.text(semconv.MIG),
+		Action: a.text(semconv.XIDAction), CausedBy: int(a.number(semconv.XIDCausedBy, 0)), Unit: a.text(semconv.NVLinkUnit),
+		Driver: major(a.text(semconv.HWDriverVersion)),
+	}
+	if fatal, said := a.flag(semconv.Fatal); said {
+		l.Word = verdict.NonFatal
+		if fatal {
+			l.Word = verdict.Fatal
+		}
+	}
+	if v := int(a.number(semconv.XIDActionValue, -1)); v >= 0 {
+		l.ActionValue = &v
+	}
+	if v, ok := a.get(semconv.NVLinkRegisters); ok && v.Type() == pcommon.ValueTypeSlice {
+		for _, register := range v.Slice().All() {
+			l.Registers = append(l.Registers, uint32(register.Int()))
+		}
+	}
+	return l
+}
+
+// major is the first number of a version, 0 for none.
+func major(version string) int {
+	first, _, _ := strings.Cut(version, ".")
+	n, _ := strconv.Atoi(first)
+	return n
 }
 
 func kernelLog(_ *core, e *detector.Engine, a both, _ plog.LogRecord) []finding.Finding {

@@ -25,8 +25,6 @@ type Config struct {
 	UserRecords bool `mapstructure:"user_records"`
 	// Proc is where the host's /proc is mounted: the process that a line names is looked for there, and so its pod.
 	Proc string `mapstructure:"proc"`
-	// Rules is a YAML file laid over the built-in tables.
-	Rules string `mapstructure:"rules"`
 	// Cluster and Node become resource attributes; empty ones are left out.
 	Cluster string `mapstructure:"cluster"`
 	Node    string `mapstructure:"node"`

@@ -12,22 +12,12 @@ import (
 
 	"github.com/pitcrew/pitcrew/receivers/process"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
-	"github.com/pitcrew/pitcrew/rules"
 	"github.com/pitcrew/pitcrew/semconv"
 )
-
-var severities = map[rules.Severity]plog.SeverityNumber{
-	rules.Info:     plog.SeverityNumberInfo,
-	rules.Warning:  plog.SeverityNumberWarn,
-	rules.Critical: plog.SeverityNumberError,
-	rules.Fatal:    plog.SeverityNumberFatal,
-}
 
 // emit hands a report to the pipeline, and keeps the position once it is taken.
 func (r *logReceiver) emit(ctx context.Context, rep *kernel.Report) {
 	logs, rec := r.newRecord(eventPrefix+string(rep.Event.Kind), rep.Stamp.At)
-	rec.SetSeverityNumber(severities[rep.Verdict.Severity])
-	rec.SetSeverityText(string(rep.Verdict.Severity))
 	rec.Body().SetStr(rep.Line)
 	r.attributes(rec.Attributes(), rep)
 	if !r.consume(ctx, logs) {
@@ -39,8 +29,9 @@ func (r *logReceiver) emit(ctx context.Context, rep *kernel.Report) {
 	}
 }
 
+// attributes are what the line says. The detector judges it.
 func (r *logReceiver) attributes(a pcommon.Map, rep *kernel.Report) {
-	e, v := &rep.Event, &rep.Verdict
+	e := &rep.Event
 	a.EnsureCapacity(20)
 	str := func(name, value string) {
 		if value != "" {
@@ -52,15 +43,12 @@ func (r *logReceiver) attributes(a pcommon.Map, rep *kernel.Report) {
 			a.PutInt(name, int64(value))
 		}
 	}
-	coded := e.Kind == kernel.Xid || e.Kind == kernel.SXid
-	num(semconv.XIDCode, e.Code, coded)
-	str(semconv.XIDName, v.Name)
-	if coded {
-		a.PutBool(semconv.XIDKnown, v.Known)
-	}
+	num(semconv.XIDCode, e.Code, e.Kind == kernel.Xid || e.Kind == kernel.SXid)
+	str(semconv.XIDName, e.Case)
 	str(semconv.HWPCI, e.PCI.String())
 	str(semconv.HWID, r.parser.UUID(e.PCI))
 	str(semconv.MIG, e.MIG())
+	str(semconv.HWDriverVersion, r.parser.Driver())
 	num(semconv.ProcessPID, e.PID, e.PID > 0)
 	str(semconv.ProcessExecutableName, string(e.Process))
 	if c, ok := r.container(rep); ok {
@@ -70,21 +58,35 @@ func (r *logReceiver) attributes(a pcommon.Map, rep *kernel.Report) {
 	if e.Word != kernel.Unsaid {
 		a.PutBool(semconv.Fatal, e.Word == kernel.Fatal)
 	}
-	str(semconv.Severity, string(v.Severity))
-	str(semconv.Advice, string(v.Advice))
 	str(semconv.XIDAction, string(e.Action))
-	num(semconv.XIDClears, v.Clears, v.Clears != 0)
+	num(semconv.XIDActionValue, e.ActionValue, e.ActionValue >= 0)
 	num(semconv.XIDCausedBy, e.CausedBy, e.CausedBy != 0)
 	str(semconv.NVLinkUnit, string(e.Unit))
+	if e.Regs > 0 {
+		registers := a.PutEmptySlice(semconv.NVLinkRegisters)
+		for _, v := range e.Reg[:e.Regs] {
+			registers.AppendEmpty().SetInt(int64(v))
+		}
+	}
 	num(semconv.NVLinkLink, e.Link, e.Link >= 0)
-	str(semconv.NVLinkInvestigate, v.Investigate)
 	str(semconv.KernelDetail, rep.Detail)
-	a.PutBool(semconv.BurstEcho, rep.Echo)
-	str(semconv.BurstCause, signalName(rep.Cause))
 	a.PutInt(semconv.Count, int64(rep.Count))
-	str(semconv.BootID, r.follow.boot)
+	str(semconv.BootID, r.bootOf(rep))
 	a.PutInt(semconv.KmsgSeq, int64(rep.Stamp.Seq))
 	a.PutBool(semconv.History, rep.Stamp.History)
+	if rep.Stamp.Published {
+		a.PutBool(semconv.HistoryPublished, true)
+	}
+}
+
+// earlierBoot stands for the unknown id of a boot that is over, so that nothing of it is taken for this boot's.
+const earlierBoot = "earlier"
+
+func (r *logReceiver) bootOf(rep *kernel.Report) string {
+	if rep.Stamp.EarlierBoot {
+		return earlierBoot
+	}
+	return r.follow.boot
 }
 
 // container is where the process of a line runs. It is asked for at once, since the process may be dying of the fault: an old line's process
@@ -100,18 +102,10 @@ func (r *logReceiver) container(rep *kernel.Report) (process.Container, bool) {
 	return r.proc.ContainerOf(e.PID)
 }
 
-// signalName gives xid/48, or gpu_lost for what has no code.
-func signalName(c kernel.Code) string {
-	if c.Kind == kernel.Xid || c.Kind == kernel.SXid {
-		return string(c.Kind) + "/" + strconv.Itoa(c.Code)
-	}
-	return string(c.Kind)
-}
-
 func (r *logReceiver) emitLost(ctx context.Context, l *lostLines) {
 	logs, rec := r.newRecord(eventLinesLost, l.at)
 	rec.SetSeverityNumber(plog.SeverityNumberWarn)
-	rec.SetSeverityText(string(rules.Warning))
+	rec.SetSeverityText("warning")
 	rec.Body().SetStr(strconv.FormatUint(l.count, 10) + " kernel log records were lost before they were read")
 	a := rec.Attributes()
 	a.PutInt(semconv.Count, int64(l.count))

@@ -38,8 +38,7 @@ type follow struct {
 	owing        bool // the pipeline did not take something: taken stands still
 	clipped      uint64
 	toldForged   bool
-	history      bool // of the record at hand
-	seen         bool
+	stamp        kernel.Stamp // of the record at hand
 	buf          []byte
 }
 
@@ -165,7 +164,7 @@ func (r *logReceiver) line(ctx context.Context, line []byte, src tail.Source) {
 	if src.Live() {
 		r.clock.saw(at)
 	}
-	f.history, f.seen = r.old(&rec, at, src)
+	f.stamp = r.stampOf(&rec, at, src)
 	text := rec.Text
 	if bytes.IndexByte(text, '\\') >= 0 {
 		f.buf = kernel.Unescape(f.buf[:0], text)
@@ -173,7 +172,7 @@ func (r *logReceiver) line(ctx context.Context, line []byte, src tail.Source) {
 	}
 	for part := range kernel.Lines(text) {
 		if rec.Kernel() || r.cfg.UserRecords {
-			r.text(ctx, part, &rec, at)
+			r.text(ctx, part)
 		} else {
 			r.forged(ctx, part, &rec)
 		}
@@ -183,17 +182,14 @@ func (r *logReceiver) line(ctx context.Context, line []byte, src tail.Source) {
 	}
 }
 
-func (r *logReceiver) text(ctx context.Context, text []byte, rec *kernel.Record, at time.Duration) {
-	f := &r.follow
+func (r *logReceiver) text(ctx context.Context, text []byte) {
 	var e kernel.Event
-	stamp := kernel.Stamp{At: at, Seq: rec.Seq, History: f.history, Seen: f.seen}
 	switch r.parser.Parse(text, &e) {
 	case kernel.IsEvent:
-		v := kernel.Judge(r.tables, &e, r.parser.Driver())
-		r.tel.event(&e, v.Known)
-		r.folder.Add(&e, v, stamp)
+		r.tel.event(&e)
+		r.folder.Add(&e, r.follow.stamp)
 	case kernel.Detail:
-		r.folder.AddDetail(&e, stamp)
+		r.folder.AddDetail(&e, r.follow.stamp)
 	case kernel.Malformed:
 		r.tel.malformed.Add(ctx, 1)
 	}
@@ -260,24 +256,24 @@ func (r *logReceiver) beforeFirst(rec *kernel.Record, src tail.Source) {
 	}
 }
 
-// old reports whether a record is no news, and whether that is because it was
-// published (or belongs to another boot) rather than because of its age.
-func (r *logReceiver) old(rec *kernel.Record, at time.Duration, src tail.Source) (history, seen bool) {
-	f := &r.follow
-	if f.stale > 0 {
-		return true, true
-	}
-	if s := f.stored; s != nil && rec.Seq <= s.Seq && (src.Device() || rec.Usec <= s.Usec) {
-		return true, true
-	}
-	if src.Live() {
-		return false, false
-	}
+// stampOf tells whether a record is news. One that was published or is of another boot is history, and so is one that is too old.
+func (r *logReceiver) stampOf(rec *kernel.Record, at time.Duration, src tail.Source) kernel.Stamp {
+	f, s := &r.follow, kernel.Stamp{At: at, Seq: rec.Seq}
 	age := r.clock.sinceBoot() - at
-	if age < -tolerance { // from later than now: an earlier boot was longer
-		return true, true
+	switch {
+	case f.stale > 0:
+		s.EarlierBoot = true
+	case f.stored != nil && rec.Seq <= f.stored.Seq && (src.Device() || rec.Usec <= f.stored.Usec):
+		s.Published = true
+	case src.Live():
+		return s
+	case age < -tolerance: // from later than now: an earlier boot was longer
+		s.EarlierBoot = true
+	case f.known || age <= r.cfg.NewsWindow:
+		return s
 	}
-	return !f.known && age > r.cfg.NewsWindow, false
+	s.History = true
+	return s
 }
 
 func (r *logReceiver) lose(n uint64, reason string, rec *kernel.Record) {

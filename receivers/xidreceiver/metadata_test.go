@@ -179,7 +179,7 @@ func TestTheFactoryMakesAReceiverThatStartsAndStops(t *testing.T) {
 func TestConfigurationIsReadAndItsFaultsAreSaidTogether(t *testing.T) {
 	cfg := createDefaultConfig().(*Config)
 	conf := confmap.NewFromStringMap(map[string]any{
-		"path": "/run/kmsg", "boot_id_path": "/run/boot", "storage": "file_storage/xid", "news_window": "5m", "rules": "/etc/r.yaml", "cluster": "c", "node": "n",
+		"path": "/run/kmsg", "boot_id_path": "/run/boot", "storage": "file_storage/xid", "news_window": "5m", "cluster": "c", "node": "n",
 	})
 	if err := conf.Unmarshal(cfg); err != nil {
 		t.Fatal(err)
@@ -190,11 +190,6 @@ func TestConfigurationIsReadAndItsFaultsAreSaidTogether(t *testing.T) {
 	bad := Config{Path: "kmsg", NewsWindow: -1}
 	if err := bad.Validate(); err == nil || len(err.(interface{ Unwrap() []error }).Unwrap()) != 3 {
 		t.Errorf("%v", err)
-	}
-	cfg = createDefaultConfig().(*Config)
-	cfg.Rules = "/no/such/rules.yaml"
-	if _, err := NewFactory().CreateLogs(context.Background(), receivertest.NewNopSettings(Type), cfg, consumertest.NewNop()); err == nil {
-		t.Error("a missing rules file was taken")
 	}
 }
 

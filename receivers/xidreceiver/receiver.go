@@ -16,7 +16,6 @@ import (
 	"github.com/pitcrew/pitcrew/receivers/process"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/internal/tail"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
-	"github.com/pitcrew/pitcrew/rules"
 )
 
 // scope is the instrumentation scope of what the receiver emits.
@@ -33,13 +32,12 @@ const (
 // logReceiver reads one kernel log. All but Start and Shutdown is done by the
 // one goroutine that run is.
 type logReceiver struct {
-	set    receiver.Settings
-	cfg    *Config
-	next   consumer.Logs
-	tables *rules.Tables
-	tel    *telemetry
-	open   func(context.Context, string) (tail.Source, error)
-	proc   *process.FS // nil: no process is looked for
+	set  receiver.Settings
+	cfg  *Config
+	next consumer.Logs
+	tel  *telemetry
+	open func(context.Context, string) (tail.Source, error)
+	proc *process.FS // nil: no process is looked for
 
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -54,18 +52,11 @@ type logReceiver struct {
 }
 
 func newReceiver(set receiver.Settings, cfg *Config, next consumer.Logs) (*logReceiver, error) {
-	tables, err := rules.Builtin()
-	if err == nil && cfg.Rules != "" {
-		tables, err = tables.LoadOverride(cfg.Rules)
-	}
-	if err != nil {
-		return nil, err
-	}
 	tel, err := newTelemetry(set.MeterProvider.Meter(scope))
 	if err != nil {
 		return nil, err
 	}
-	r := &logReceiver{set: set, cfg: cfg, next: next, tables: tables, tel: tel, open: tail.Open, clock: systemClock()}
+	r := &logReceiver{set: set, cfg: cfg, next: next, tel: tel, open: tail.Open, clock: systemClock()}
 	if fs, err := process.NewFS(cfg.Proc); err == nil {
 		r.proc = &fs
 	} else {
@@ -94,7 +85,7 @@ func (r *logReceiver) Start(ctx context.Context, host component.Host) error {
 	r.follow.restore(stored, &r.parser)
 	run, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
-	r.folder = kernel.NewFolder(r.tables, func(rep *kernel.Report) { r.emit(run, rep) }, nil)
+	r.folder = kernel.NewFolder(func(rep *kernel.Report) { r.emit(run, rep) })
 	r.done.Go(func() { r.run(run) })
 	return nil
 }

@@ -18,7 +18,7 @@ func TestARestartRepeatsNothingAsNewsAndMissesNothing(t *testing.T) {
 	r.log.xid("0000:1b:00", 48) // while the agent is down
 	r.start()
 	again, missed := r.next(), r.next()
-	if again.code() != 79 || !again.flag(semconv.History) || again.attrs[semconv.KmsgSeq] != first.attrs[semconv.KmsgSeq] || again.attrs[semconv.BootID] != first.attrs[semconv.BootID] {
+	if again.code() != 79 || !again.flag(semconv.History) || !again.flag(semconv.HistoryPublished) || again.attrs[semconv.KmsgSeq] != first.attrs[semconv.KmsgSeq] || again.attrs[semconv.BootID] != first.attrs[semconv.BootID] {
 		t.Errorf("the published one: %+v", again)
 	}
 	if missed.code() != 48 || missed.flag(semconv.History) || missed.attrs[semconv.HWID] == nil {
@@ -52,7 +52,8 @@ func TestEventsOfAnEarlierBootAreHistory(t *testing.T) {
 		code    int
 		history bool
 	}{{79, true}, {45, true}, {31, false}} {
-		if rec := r.next(); rec.code() != want.code || rec.flag(semconv.History) != want.history {
+		rec := r.next()
+		if rec.code() != want.code || rec.flag(semconv.History) != want.history || (rec.attrs[semconv.BootID] == "boot-1") == want.history {
 			t.Errorf("%+v", rec)
 		}
 	}
@@ -61,7 +62,7 @@ func TestEventsOfAnEarlierBootAreHistory(t *testing.T) {
 	r.log.age = -time.Hour
 	r.log.xid("0000:1a:00", 79)
 	r.start()
-	if rec := r.next(); !rec.flag(semconv.History) {
+	if rec := r.next(); !rec.flag(semconv.History) || rec.attrs[semconv.BootID] != earlierBoot {
 		t.Errorf("%+v", rec)
 	}
 }

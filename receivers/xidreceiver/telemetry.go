@@ -18,11 +18,16 @@ import (
 type telemetry struct {
 	lines                                                          atomic.Int64
 	lost, malformed, clipped, events, reopened, wasRefused, forged metric.Int64Counter
-	eventAttrs                                                     map[kernel.Code][]metric.AddOption
+	eventAttrs                                                     map[eventKey][]metric.AddOption
+}
+
+type eventKey struct {
+	kind kernel.Kind
+	code int
 }
 
 func newTelemetry(meter metric.Meter) (*telemetry, error) {
-	t := &telemetry{eventAttrs: make(map[kernel.Code][]metric.AddOption)}
+	t := &telemetry{eventAttrs: make(map[eventKey][]metric.AddOption)}
 	var errs []error
 	counter := func(name, unit, what string) metric.Int64Counter {
 		c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(what))
@@ -46,20 +51,23 @@ func newTelemetry(meter metric.Meter) (*telemetry, error) {
 	return t, errors.Join(errs...)
 }
 
-func (t *telemetry) event(e *kernel.Event, known bool) {
-	code := e.Code
-	if !known {
-		code = -1 // keeps invented codes from making series without end
-	}
-	key := kernel.Code{Kind: e.Kind, Code: code}
+// maxCodes bounds the series of the events' metric. The codes beyond it, which no driver has, are one.
+const maxCodes = 1024
+
+func (t *telemetry) event(e *kernel.Event) {
+	key := eventKey{e.Kind, e.Code}
 	with, ok := t.eventAttrs[key]
+	if !ok && len(t.eventAttrs) >= maxCodes {
+		key.code = -1
+		with, ok = t.eventAttrs[key]
+	}
 	if !ok {
-		text := "unknown"
+		text := ""
 		switch {
-		case e.Kind != kernel.Xid && e.Kind != kernel.SXid:
-			text = ""
-		case known:
-			text = strconv.Itoa(code)
+		case key.code < 0:
+			text = "unknown"
+		case e.Kind == kernel.Xid || e.Kind == kernel.SXid:
+			text = strconv.Itoa(e.Code)
 		}
 		with = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(
 			attribute.String("kind", string(e.Kind)), attribute.String("code", text)))}

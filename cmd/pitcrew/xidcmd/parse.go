@@ -9,12 +9,14 @@ import (
 	"io"
 	"iter"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pitcrew/pitcrew/detector/verdict"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
 	"github.com/pitcrew/pitcrew/rules"
 )
@@ -103,7 +105,7 @@ type echo struct {
 	Echo     bool           `json:"echo"`
 }
 
-func newRecord(e *kernel.Event, v kernel.Verdict, line string) record {
+func newRecord(e *kernel.Event, v verdict.Verdict, line string) record {
 	r := record{Kind: e.Kind, Name: v.Name, Severity: v.Severity, Advice: v.Advice, CausedBy: e.CausedBy, Line: line}
 	r.Code = code(e)
 	if e.PCI.Valid {
@@ -148,7 +150,12 @@ func parseLines(t *rules.Tables, in io.Reader, tsv bool, p *printer) error {
 			default:
 				continue
 			}
-			r := newRecord(&e, kernel.Judge(t, &e, parser.Driver()), string(line))
+			l := lineOf(&e, &parser)
+			v := verdict.Judge(t, &l)
+			r := newRecord(&e, v, string(line))
+			if l.Action != "" { // completed, if it was cut off
+				r.Action = &l.Action
+			}
 			r.UUID = parser.UUID(e.PCI)
 			if err := p.print(&r); err != nil {
 				return err
@@ -158,54 +165,86 @@ func parseLines(t *rules.Tables, in io.Reader, tsv bool, p *printer) error {
 	})
 }
 
+// lineOf is the event as the judge takes it.
+func lineOf(e *kernel.Event, parser *kernel.Parser) verdict.Line {
+	l := verdict.Line{
+		Kind: string(e.Kind), Case: e.Case, Code: e.Code, PCI: e.PCI.String(), MIG: e.MIG(), Action: string(e.Action), CausedBy: e.CausedBy,
+		Unit: string(e.Unit), Registers: slices.Clone(e.Reg[:e.Regs]), Driver: kernel.Major(parser.Driver()),
+		Word: map[kernel.Word]verdict.Word{kernel.NonFatal: verdict.NonFatal, kernel.Fatal: verdict.Fatal}[e.Word],
+	}
+	if e.ActionValue >= 0 {
+		l.ActionValue = &e.ActionValue
+	}
+	return l
+}
+
+// origin is the event that a burst reports, and what belongs to it.
+type origin struct {
+	event        kernel.Event
+	line, detail string
+}
+
+// newOrigin keeps the beginning of what is printed, as the agent does.
+func newOrigin(e *kernel.Event) *origin {
+	c := e.Clone()
+	return &origin{event: c, line: kernel.Clip(e.Text)}
+}
+
 func parseBursts(t *rules.Tables, in io.Reader, tsv bool, p *printer) error {
 	var parser kernel.Parser
 	var failed error
-	folder := kernel.NewFolder(t, func(*kernel.Report) {}, func(b *kernel.Burst) {
+	bursts := verdict.NewBursts(t, func(b *verdict.Burst) {
 		lead, worst := leading(b)
 		head := b.Reports[lead]
-		r := newRecord(&head.Event, head.Verdict, head.Line)
+		from := head.Line.Origin.(*origin)
+		r := newRecord(&from.event, head.Verdict, from.line)
 		r.Severity, r.Advice = worst.Severity, worst.Advice
-		r.UUID, r.Detail = parser.UUID(head.Event.PCI), head.Detail
+		r.UUID, r.Detail = parser.UUID(from.event.PCI), from.detail
 		if b.Action != "" {
 			r.Action = &b.Action
 		}
 		r.Burst = &Burst{Count: head.Count, Seconds: (b.Last - b.First).Seconds(), Echoes: []echo{}, Others: b.Others}
 		for i, other := range b.Reports {
 			if i != lead {
-				r.Echoes = append(r.Echoes, echo{other.Event.Kind, code(&other.Event), other.Verdict.Name, other.Verdict.Severity, other.Count, other.Echo})
+				e := &other.Line.Origin.(*origin).event
+				r.Echoes = append(r.Echoes, echo{e.Kind, code(e), other.Verdict.Name, other.Verdict.Severity, other.Count, other.Echo})
 			}
 		}
 		failed = errors.Join(failed, p.print(&r))
 	})
-	var at kernel.Stamp
+	var at verdict.Stamp
 	var times clock
 	err := eachLine(in, tsv, func(line []byte) error {
 		var e kernel.Event
 		at.Seq++
 		if times.read(line) {
-			folder.Flush()
+			bursts.Flush()
 		}
 		at.At = times.at
 		for part := range parts(line) {
 			switch parser.ParseLogLine(part, &e) {
 			case kernel.IsEvent:
-				folder.Add(&e, kernel.Judge(t, &e, parser.Driver()), at)
+				l := lineOf(&e, &parser)
+				l.Origin = newOrigin(&e)
+				bursts.Add(&l, 1, at)
 			case kernel.Detail:
-				folder.AddDetail(&e, at)
+				l := lineOf(&e, &parser)
+				if r := bursts.Latest(&l, at); r != nil {
+					kernel.AppendDetail(&r.Line.Origin.(*origin).detail, e.Text)
+				}
 			case kernel.Malformed:
 				p.unread(part)
 			}
 		}
 		return failed
 	})
-	folder.Flush()
+	bursts.Flush()
 	return errors.Join(err, failed)
 }
 
 // leading picks the event under which a burst is shown, and the verdict whose severity and advice stand for all of it: the worst. A burst that
 // began with a warning may hold a GPU that fell off the bus later. Of equals the cause leads. Xid 154 judges others and never leads them.
-func leading(b *kernel.Burst) (lead int, worst kernel.Verdict) {
+func leading(b *verdict.Burst) (lead int, worst verdict.Verdict) {
 	lead, worst = b.Cause, b.Reports[b.Cause].Verdict
 	for i, r := range b.Reports {
 		if r.Verdict.Severity.Worse(worst.Severity) {

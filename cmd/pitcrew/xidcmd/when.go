@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew/pitcrew/detector/verdict"
 	"github.com/pitcrew/pitcrew/receivers/xidreceiver/kernel"
 )
 
@@ -22,7 +23,7 @@ func (c *clock) read(line []byte) (anew bool) {
 	if !ok {
 		return false
 	}
-	anew = at < c.at-kernel.Gap
+	anew = at < c.at-verdict.Gap
 	if anew || at > c.at {
 		c.at = at
 	}

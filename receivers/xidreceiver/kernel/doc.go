@@ -10,9 +10,9 @@
 // user (the file in a segfault line) cannot pass for an Xid; lines of a log
 // file may carry any of the prefixes that log daemons put before it.
 //
-// A Folder turns a storm of lines into a handful of reports: the first code of
-// a burst is the cause and is reported at once, what follows attaches to it.
+// A Folder counts lines that say the same, so that a storm of lines is a handful
+// of reports. What a line says is never held back the first time.
 //
-// It reads no files and knows nothing of OpenTelemetry. Parser and Folder are
-// for one goroutine each.
+// It judges nothing: the detector does. It reads no files and knows nothing of
+// OpenTelemetry. Parser and Folder are for one goroutine each.
 package kernel

@@ -1,8 +1,11 @@
 package kernel
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // Kind says what sort of line an event came from.
@@ -153,3 +156,42 @@ const (
 	Learnt
 	Malformed
 )
+
+// Clone copies what points into the line.
+func (e *Event) Clone() Event {
+	c := *e
+	c.Process, c.Action, c.Unit = own(e.Process), own(e.Action), own(e.Unit)
+	c.Text = nil // Report.Line has it
+	return c
+}
+
+// own returns a copy that is valid UTF-8 and nil for nil.
+func own(b []byte) []byte {
+	if b == nil {
+		return nil
+	}
+	return bytes.ToValidUTF8(slices.Clone(b), []byte("\uFFFD"))
+}
+
+// Clip returns a line as it is kept: valid UTF-8 of bounded length.
+func Clip(line []byte) string { return clip(line, maxLine) }
+
+// AppendDetail adds a line to the details of an event, as far as there is room.
+func AppendDetail(to *string, line []byte) {
+	room := maxDetail - len(*to)
+	if room <= 1 {
+		return
+	}
+	if *to != "" {
+		*to += "\n"
+		room--
+	}
+	*to += clip(line, room)
+}
+
+func clip(b []byte, n int) string {
+	if len(b) > n {
+		b = b[:n]
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD")
+}

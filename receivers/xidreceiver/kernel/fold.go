@@ -2,309 +2,309 @@ package kernel
 
 import (
 	"hash/maphash"
+	"math"
 	"slices"
 	"time"
-
-	"github.com/pitcrew/pitcrew/rules"
 )
 
-// Limits of a Folder. A burst ends after Gap of silence, as NVIDIA's own fleet
-// tooling has it, and at Span however chatty it is, so that a fault that never
-// stops is said again. Beyond the other two the oldest goes first.
+// Limits of a Folder. The wait of a line that goes on doubles from firstWait to lastWait. After idle of silence it is a new line again.
 const (
-	Gap        = 3 * time.Minute
-	Span       = 15 * time.Minute
-	settle     = time.Second
-	maxBursts  = 256
-	maxEntries = 32
-	reserve    = 8 // entries beyond them, for what must not be missed
-	maxDetail  = 512
-	maxLine    = 4096
+	firstWait = time.Second
+	lastWait  = 32 * time.Second
+	idle      = 2 * time.Minute
+
+	promptReports = 8 // of a line that alternates with others, before it has to wait
+	maxDevices    = 256
+	maxFolds      = 64 // of one device
+	maxVariants   = 16 // of one code of a device; further ones are told apart by the driver's word alone
+
+	maxDetail = 512
+	maxLine   = 4096
 )
 
-// Stamp says where and when a line stood.
+// Stamp is where and when a line was written.
 type Stamp struct {
 	// At is time since boot, or on any clock that does not go back.
 	At  time.Duration
 	Seq uint64
-	// History is true for a line that is no news: it was published before, or
-	// is older than what counts as news. Seen tells the two apart.
-	History, Seen bool
+	// History marks a line that is no news: it was published before, or is older than what counts as news. Published distinguishes the two.
+	// EarlierBoot marks a line of a boot that is over.
+	History, Published, EarlierBoot bool
 }
 
-// Report is an event as it leaves the folder; it shares no memory with the line.
+func (s Stamp) age() Stamp {
+	return Stamp{History: s.History, Published: s.Published, EarlierBoot: s.EarlierBoot}
+}
+
+// Report is a line, and how many lines alike it stands for. It shares no memory with the line.
 type Report struct {
-	Event   Event
-	Verdict Verdict
-	Stamp   Stamp
-	// Echo is true for an event that follows from another of its burst. An echo
-	// is never worse than what was reported before it: what is worse is said.
-	Echo bool
-	// Cause is the first event of the burst; zero for that one itself.
-	Cause Code
-	// Count is how often the event was seen in its burst so far. A report above 1
-	// renews an earlier one where it has its Stamp; else the event came back.
+	Event Event
+	Stamp Stamp // of the first of these lines
+	// Count is how many lines this report stands for. No line is in two reports. It is 0 if only Detail is new.
 	Count int
 	// Detail holds the lines that belong to the event (SXid Severity and Data).
 	Detail string
-	// Line is the line of the first occurrence.
+	// Line is the first of these lines.
 	Line string
 }
 
-// Code names an event: its kind and, for Xid and SXid, its code.
-type Code struct {
-	Kind Kind
-	Code int
-}
-
-// Burst is what a burst came to, given when it ends.
-type Burst struct {
-	// Reports holds the last report of each distinct event, in order of
-	// appearance. Cause is the index of the one that explains the rest: the
-	// first that is a cause by the tables and more than information, else the first.
-	Reports []Report
-	Cause   int
-	// Action is the driver's last recovery action, "" when it gave none.
-	Action      string
-	First, Last time.Duration
-	// Others counts events beyond what a burst can hold.
-	Others int
-}
-
-// Folder folds events into bursts, one per GPU, switch or port. Memory is
-// bounded. It is driven by the times on the lines and by Sweep; it has no clock.
+// Folder counts lines that say the same, so that a storm of lines is a handful of reports. It judges nothing:
+//   - A line that says something new is reported within Add, always.
+//   - A repeat is reported within Add if the line was quiet, or if other lines of its device came in between and it did so only a few times.
+//   - Any other repeat is counted, and reported by a later Sweep.
+//   - Before a line of a device is reported, so is what was counted of the device. So the last line of a device is also its last report.
+//
+// It is driven by the times on the lines and by Sweep; it has no clock.
 type Folder struct {
-	tables *rules.Tables
-	report func(*Report)
-	ended  func(*Burst)
-	bursts map[subject]*burst
-	next   time.Duration // the first time at which Sweep has work; 0 for none
-	seed   maphash.Seed
+	report  func(*Report)
+	devices map[deviceKey]*device
+	next    time.Duration // the first time at which Sweep has work; 0 for none
+	seed    maphash.Seed
 }
 
-// NewFolder returns a folder that calls report for each report as it comes up,
-// and ended (may be nil) for each burst that is over. The pointers are good for
-// the call only.
-func NewFolder(t *rules.Tables, report func(*Report), ended func(*Burst)) *Folder {
-	return &Folder{tables: t, report: report, ended: ended, bursts: make(map[subject]*burst), seed: maphash.MakeSeed()}
+// NewFolder returns a folder that calls report for each report as it comes up. The pointer is good for the call only.
+func NewFolder(report func(*Report)) *Folder {
+	return &Folder{report: report, devices: map[deviceKey]*device{}, seed: maphash.MakeSeed()}
+}
+
+type deviceKey struct {
+	at    Address
+	class Kind // SXid, AER and MLX5 lines have addresses of their own devices
+}
+
+type device struct {
+	folds    []*fold
+	reported *fold // the last one
+	last     time.Duration
+}
+
+type foldKey struct {
+	kind    Kind
+	code    int
+	gi, ci  int
+	variant uint64 // of the unit and registers, of the recovery action, of the case
+}
+
+// fold is what is known of lines that say the same.
+type fold struct {
+	key      foldKey
+	age      Stamp // history and news are not counted together
+	out      Report
+	last     time.Duration // of its last line
+	line     uint64        // number of its last line
+	reported time.Duration
+	wait     time.Duration
+	prompt   int
+}
+
+func (f *fold) backOff() { f.wait = min(2*f.wait, lastWait) }
+
+func (f *fold) pending() bool { return f.out.Count > 0 || f.out.Detail != "" }
+
+func deviceOf(e *Event) deviceKey {
+	switch e.Kind {
+	case SXid, AER, MLX5:
+		return deviceKey{e.PCI, e.Kind}
+	}
+	return deviceKey{e.PCI, Xid}
+}
+
+// keyOf identifies what a line says, apart from the process that it names.
+func (f *Folder) keyOf(d *device, e *Event) foldKey {
+	k := foldKey{kind: e.Kind, code: e.Code, gi: e.GI, ci: e.CI}
+	switch {
+	case e.Unit != nil:
+		coarse := k
+		coarse.variant = uint64(e.Word)<<1 | 1
+		k.variant = maphash.Bytes(f.seed, e.Unit) ^ (uint64(e.Reg[0])<<32|uint64(e.Reg[1]))*0x9e3779b97f4a7c15 ^ uint64(e.Word)<<8 ^ uint64(e.Regs)
+		if d.variants(k) >= maxVariants {
+			return coarse
+		}
+	case e.Action != nil || e.ActionValue >= 0:
+		k.variant = maphash.Bytes(f.seed, e.Action) + uint64(e.ActionValue)
+	case e.Case != "":
+		k.variant = maphash.String(f.seed, e.Case)
+	}
+	return k
+}
+
+// variants counts the folds of a code other than the one of the key; it is 0 if the key has a fold.
+func (d *device) variants(k foldKey) (n int) {
+	for _, f := range d.folds {
+		if f.key == k {
+			return 0
+		}
+		if f.key.kind == k.kind && f.key.code == k.code {
+			n++
+		}
+	}
+	return n
+}
+
+func (d *device) find(k foldKey) *fold {
+	for _, f := range d.folds {
+		if f.key == k {
+			return f
+		}
+	}
+	return nil
 }
 
 // Next returns the time at which Sweep must be called, if any.
 func (f *Folder) Next() (at time.Duration, ok bool) { return f.next, f.next > 0 }
 
-// Add takes an event. The first of its kind in a burst is reported within this
-// call, a repeat only counts and is reported by a later Sweep.
-func (f *Folder) Add(e *Event, v Verdict, at Stamp) {
+// Add takes an event.
+func (f *Folder) Add(e *Event, at Stamp) {
 	if f.next > 0 && at.At >= f.next {
 		f.Sweep(at.At)
 	}
-	who, b := f.open(e, at.At)
-	b.last = max(b.last, at.At)
-	b.seen++
-	if v.Clears != 0 {
-		f.settle(b, e.Kind, v.Clears)
-	}
-	changed := false
-	if e.Action != nil && string(e.Action) != b.action {
-		b.action, changed = string(e.Action), true
-	}
-	key := f.keyOf(e)
-	n := b.find(key)
-	if n < 0 {
-		f.first(who, b, key, e, v, at)
-		return
-	}
-	en := b.entries[n]
-	en.out.Count++
-	changed = changed || b.undone(en)
-	en.seen = b.seen
-	switch {
-	case en.out.Stamp.History && !en.out.Stamp.Seen && !at.History:
-		// It was too old to be news, and goes on: now it is news.
-		en.out.Stamp = at
-		f.send(en)
-	case changed: // the driver went back to an earlier action, or the condition came back or ended again: the last word counts
-		en.out.Stamp = at
-		f.send(en)
-	default:
-		f.touch(en, at.At)
-	}
-}
-
-// open returns the event's burst, a new one where there is none or it is over.
-// What befalls the whole GPU befalls its instances.
-func (f *Folder) open(e *Event, at time.Duration) (subject, *burst) {
-	who := subjectOf(e)
-	if b := f.bursts[subject{who.at, who.class, -1}]; b != nil && !over(b, at) {
-		return subject{who.at, who.class, -1}, b
-	}
-	b := f.bursts[who]
-	if b != nil && over(b, at) {
-		f.end(who, b)
-		b = nil
-	}
-	if b == nil {
-		b = f.begin(who, at)
-	}
-	return who, b
-}
-
-// first reports an event that its burst has not had.
-func (f *Folder) first(who subject, b *burst, key entryKey, e *Event, v Verdict, at Stamp) {
-	worse := v.Severity.Worse(b.worst)
-	room := maxEntries
-	if worse || v.Role == rules.Verdict || v.Clears != 0 {
-		room += reserve
-	}
-	if len(b.entries) >= room {
-		b.others++
-		return
-	}
-	b.clears = b.clears || v.Clears != 0
-	en := &entry{key: key, wait: settle, seen: b.seen}
-	en.out = Report{Event: e.clone(), Verdict: v, Stamp: at, Count: 1, Line: clip(e.Text, maxLine)}
-	switch {
-	case len(b.entries) == 0:
-		if v.Role == rules.Echo && e.CausedBy > 0 { // its line names a cause that we did not see
-			en.out.Echo, en.out.Cause = true, Code{Xid, e.CausedBy}
-		}
-	case v.explains() && !b.entries[b.cause].out.Verdict.explains():
-		b.cause = len(b.entries)
-	default:
-		c := &b.entries[b.cause].out.Event
-		en.out.Cause = Code{c.Kind, c.Code}
-		en.out.Echo = !worse && v.Clears == 0
-	}
-	if worse {
-		b.worst = v.Severity
-	}
-	b.entries = append(b.entries, en)
-	f.send(en)
-	f.wake(b.last + Gap)
-	if v.Clears == recoveryXid {
-		// The driver says that all is well: what comes next stands for itself.
-		f.end(who, b)
-	}
-}
-
-// explains reports whether an event can be the cause of others.
-func (v *Verdict) explains() bool { return v.Role == rules.Cause && v.Severity.Worse(rules.Info) }
-
-// AddDetail attaches a line that repeats an event's code. It opens no burst.
-func (f *Folder) AddDetail(e *Event, at Stamp) {
-	b := f.bursts[subjectOf(e)]
-	if b == nil || over(b, at.At) {
-		return
-	}
-	for _, en := range b.entries {
-		if en.key.kind == e.Kind && en.key.code == e.Code {
-			if room := maxDetail - len(en.out.Detail); room > 1 {
-				if en.out.Detail != "" {
-					en.out.Detail += "\n"
-					room--
-				}
-				en.out.Detail += clip(e.Text, room)
-				f.touch(en, at.At)
-			}
+	d := f.deviceAt(deviceOf(e), at.At)
+	key := f.keyOf(d, e)
+	x := d.find(key)
+	if x != nil {
+		quiet := at.At - x.last
+		x.last, x.line = at.At, at.Seq
+		switch {
+		case quiet > idle || x.age != at.age():
+			x.wait, x.prompt, x.age = firstWait, promptReports, at.age()
+		case at.At-x.reported >= x.wait:
+			x.backOff()
+		case d.reported != x && x.prompt > 0:
+			x.prompt--
+		default:
+			f.count(x, e, at)
 			return
 		}
+	} else {
+		x = f.open(d, &fold{key: key, age: at.age(), last: at.At, line: at.Seq, wait: firstWait, prompt: promptReports}, at.At)
 	}
+	f.flush(d, at.At) // what was counted came before it
+	x.out = Report{Event: e.Clone(), Stamp: at, Count: 1, Line: Clip(e.Text)}
+	f.send(d, x, at.At)
 }
 
-// Sweep reports what changed since its last report and ends bursts that are over.
-func (f *Folder) Sweep(now time.Duration) {
-	f.next = 0
-	for who, b := range f.bursts {
-		if now-b.last > Gap {
-			f.end(who, b)
+// count holds a repeat back.
+func (f *Folder) count(x *fold, e *Event, at Stamp) {
+	if x.out.Count == 0 {
+		x.out = Report{Event: e.Clone(), Stamp: at, Line: Clip(e.Text), Detail: x.out.Detail}
+	}
+	x.out.Count++
+	f.wake(x.reported + x.wait)
+}
+
+// AddDetail attaches a line that repeats an event's code. Without that event it is nothing.
+func (f *Folder) AddDetail(e *Event, at Stamp) {
+	d := f.devices[deviceOf(e)]
+	if d == nil {
+		return
+	}
+	for _, x := range d.folds {
+		if x.key.kind != e.Kind || x.key.code != e.Code || at.At-x.last > idle {
 			continue
 		}
-		for _, en := range b.entries {
-			if en.dirty && now >= en.flushAt {
-				en.wait *= 2
-				f.send(en)
-			} else if en.dirty {
-				f.wake(en.flushAt)
-			}
+		if x.out.Count == 0 && x.out.Detail == "" {
+			x.out = Report{Event: e.Clone(), Stamp: at, Line: Clip(e.Text)}
 		}
-		f.wake(b.last + Gap + 1)
+		AppendDetail(&x.out.Detail, e.Text)
+		f.wake(x.reported + x.wait)
+		return
 	}
 }
 
-// Flush ends all bursts, in order of their beginning.
+// Sweep reports what was counted for long enough, and forgets what is quiet.
+func (f *Folder) Sweep(now time.Duration) {
+	f.next = 0
+	for key, d := range f.devices {
+		due := time.Duration(math.MaxInt64)
+		for _, x := range d.folds {
+			if x.pending() {
+				due = min(due, x.reported+x.wait)
+			}
+		}
+		switch {
+		case now >= due:
+			f.flush(d, now)
+		case due < math.MaxInt64:
+			f.wake(due)
+		case now-d.last > idle:
+			delete(f.devices, key)
+		}
+	}
+}
+
+// Flush reports all that was counted, and forgets it.
 func (f *Folder) Flush() {
-	whos := make([]subject, 0, len(f.bursts))
-	for who := range f.bursts {
-		whos = append(whos, who)
+	for _, d := range f.devices {
+		f.flush(d, d.last)
 	}
-	slices.SortFunc(whos, func(a, b subject) int {
-		x, y := f.bursts[a], f.bursts[b]
-		if d := int(x.first - y.first); d != 0 {
-			return d
-		}
-		return int(x.entries[0].out.Stamp.Seq) - int(y.entries[0].out.Stamp.Seq)
-	})
-	for _, who := range whos {
-		f.end(who, f.bursts[who])
-	}
-	f.next = 0
+	f.Forget()
 }
 
-// Forget drops all bursts without a word: the log they came from is gone.
+// Forget drops all that was counted: the log that it came from is gone.
 func (f *Folder) Forget() {
-	clear(f.bursts)
+	clear(f.devices)
 	f.next = 0
 }
 
-// Len is the number of open bursts.
-func (f *Folder) Len() int { return len(f.bursts) }
+// Len is the number of devices that are remembered.
+func (f *Folder) Len() int { return len(f.devices) }
 
-func (f *Folder) begin(who subject, at time.Duration) *burst {
-	if len(f.bursts) >= maxBursts {
-		var oldest subject
-		last := time.Duration(1<<63 - 1)
-		for who, b := range f.bursts {
-			if b.last < last {
-				oldest, last = who, b.last
+// deviceAt returns a device, and makes room for one that is new.
+func (f *Folder) deviceAt(key deviceKey, at time.Duration) *device {
+	d := f.devices[key]
+	if d == nil {
+		if len(f.devices) >= maxDevices {
+			oldest, last := deviceKey{}, time.Duration(math.MaxInt64)
+			for k, o := range f.devices {
+				if o.last < last {
+					oldest, last = k, o.last
+				}
+			}
+			f.flush(f.devices[oldest], at)
+			delete(f.devices, oldest)
+		}
+		d = &device{}
+		f.devices[key] = d
+	}
+	d.last = at
+	return d
+}
+
+// open takes a fold up. Beyond maxFolds the one that was quiet for longest goes, after its report.
+func (f *Folder) open(d *device, x *fold, at time.Duration) *fold {
+	if len(d.folds) >= maxFolds {
+		f.flush(d, at)
+		oldest := 0
+		for i, o := range d.folds {
+			if o.line < d.folds[oldest].line {
+				oldest = i
 			}
 		}
-		f.end(oldest, f.bursts[oldest])
+		d.folds = slices.Delete(d.folds, oldest, oldest+1)
 	}
-	b := &burst{first: at, last: at}
-	f.bursts[who] = b
-	return b
+	d.folds = append(d.folds, x)
+	return x
 }
 
-func (f *Folder) end(who subject, b *burst) {
-	delete(f.bursts, who)
-	for _, en := range b.entries {
-		if en.dirty {
-			f.send(en)
+// flush reports what was counted of a device, in the order of the last lines.
+func (f *Folder) flush(d *device, at time.Duration) {
+	var pending []*fold
+	for _, x := range d.folds {
+		if x.pending() {
+			pending = append(pending, x)
 		}
 	}
-	if f.ended == nil {
-		return
+	slices.SortFunc(pending, func(a, b *fold) int { return int(a.line) - int(b.line) })
+	for _, x := range pending {
+		x.backOff()
+		f.send(d, x, at)
 	}
-	out := Burst{Cause: b.cause, Action: b.action, First: b.first, Last: b.last, Others: b.others}
-	for _, en := range b.entries {
-		out.Reports = append(out.Reports, en.out)
-	}
-	f.ended(&out)
 }
 
-func (f *Folder) send(en *entry) {
-	en.dirty = false
-	f.report(&en.out)
-}
-
-// touch marks an entry as changed; the wait for its next report doubles each time.
-func (f *Folder) touch(en *entry, at time.Duration) {
-	if en.dirty {
-		return
-	}
-	en.dirty = true
-	en.flushAt = at + en.wait
-	f.wake(en.flushAt)
+func (f *Folder) send(d *device, x *fold, at time.Duration) {
+	x.reported, d.reported = at, x
+	f.report(&x.out)
+	x.out = Report{}
 }
 
 func (f *Folder) wake(at time.Duration) {

@@ -35,8 +35,8 @@ func TestAnOperatorsRowHasTheLastWord(t *testing.T) {
 			continue
 		}
 		e, r := one(t, c.line)
-		was := Judge(tables(t), &e, 0)
-		if v := Judge(mine, &e, 0); r != IsEvent || v.Severity != c.severity || v.Advice != c.advice || v == was {
+		was := judge(tables(t), &e, "")
+		if v := judge(mine, &e, ""); r != IsEvent || v.Severity != c.severity || v.Advice != c.advice || v == was {
 			t.Errorf("%s: %v severity %s, advice %s; without the file %s, %s", c.name, r, v.Severity, v.Advice, was.Severity, was.Advice)
 		}
 	}
@@ -56,7 +56,7 @@ func TestEachWordOfAPCIeErrorHasItsSeverity(t *testing.T) {
 	for severity, lines := range said {
 		for _, line := range lines {
 			e, r := one(t, "pcieport 0000:00:02.0: "+line)
-			if v := Judge(tables(t), &e, 0); r != IsEvent || e.Kind != AER || v.Severity != severity {
+			if v := judge(tables(t), &e, ""); r != IsEvent || e.Kind != AER || v.Severity != severity {
 				t.Errorf("%s: %v %s %q, want %s", line, r, v.Severity, e.Case, severity)
 			}
 		}

@@ -8,7 +8,7 @@ type Parser struct {
 	lost    Address // from "The NVIDIA GPU <address>"
 	lostAge int     // lines since
 	uuid    map[Address]string
-	driver  int
+	driver  string
 }
 
 // The form of "fallen off the bus" that spans lines is one printk; other lines
@@ -18,8 +18,14 @@ const lostWithin = 8
 // maxUUIDs bounds what a log full of invented addresses can make us remember.
 const maxUUIDs = 1024
 
-// Driver returns the driver's major version where the log told it, else 0.
-func (p *Parser) Driver() int { return p.driver }
+// Driver returns the driver's version if the log reported it, else "".
+func (p *Parser) Driver() string { return p.driver }
+
+// Major returns the major number of a driver's version, 0 for none.
+func Major(version string) int {
+	n, _, _ := number([]byte(version), '.')
+	return int(n)
+}
 
 // UUID returns the GPU's UUID where the log told it, else "".
 func (p *Parser) UUID(a Address) string { return p.uuid[a] }
@@ -236,11 +242,13 @@ func (p *Parser) learnUUID(b []byte) Result {
 	return Learnt
 }
 
+const maxVersion = 32
+
 // learnDriver reads "loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  …".
 func (p *Parser) learnDriver(b []byte) Result {
 	for word := range bytes.FieldsSeq(b) {
 		if n, rest, ok := number(word, '.'); ok && n >= 100 && n < 10000 && len(rest) > 0 {
-			p.driver = int(n)
+			p.driver = clip(word, maxVersion)
 			return Learnt
 		}
 	}

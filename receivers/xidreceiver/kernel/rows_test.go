@@ -45,7 +45,7 @@ func TestEveryRowOfTheNVLink5TableIsReadFromItsLineOnBothDriverBranches(t *testi
 							if got := parser.ParseLogLine([]byte(line), &e); got != IsEvent || e.Code != r.XID || string(e.Unit) != unit || e.Link != 9 || e.Regs != 2 {
 								t.Fatalf("%s: %v %+v", line, got, e)
 							}
-							v := Judge(tables, &e, parser.Driver())
+							v := judge(tables, &e, parser.Driver())
 							severity, advice := r.Judge()
 							if v.Severity != severity || v.Advice != advice || v.Investigate != r.Investigate {
 								t.Errorf("driver %s: %s: %s %s %q, want %s %s %q", b.module, line, v.Severity, v.Advice, v.Investigate, severity, advice, r.Investigate)
@@ -63,7 +63,7 @@ func TestEveryRowOfTheNVLink5TableIsReadFromItsLineOnBothDriverBranches(t *testi
 
 func TestEveryRowOfTheXidTableIsReadFromItsLine(t *testing.T) {
 	tables := tables(t)
-	for _, driver := range []int{570, 580} {
+	for _, driver := range []string{"570.86.15", "580.65.06"} {
 		for _, r := range tables.XIDs() {
 			for _, format := range []string{"NVRM: Xid (PCI:0000:01:00): %d, pid=7194, name=python, text", "NVRM: Xid (PCI:0000:01:00.0): %d, text", "NVRM: Xid (0000:01:00): %d"} {
 				line := fmt.Sprintf(format, r.Code)
@@ -72,7 +72,7 @@ func TestEveryRowOfTheXidTableIsReadFromItsLine(t *testing.T) {
 				if got := parser.ParseLogLine([]byte(line), &e); got != IsEvent || e.Code != r.Code || e.PCI.String() != "0000:01:00" {
 					t.Fatalf("%s: %v %+v", line, got, e)
 				}
-				if v := Judge(tables, &e, driver); v.Name != r.Name || !v.Known || (r.Code < rules.FirstNVLink5 || r.Code > rules.LastNVLink5) && (v.Severity != r.Severity || v.Advice != r.Advice) {
+				if v := judge(tables, &e, driver); v.Name != r.Name || !v.Known || (r.Code < rules.FirstNVLink5 || r.Code > rules.LastNVLink5) && (v.Severity != r.Severity || v.Advice != r.Advice) {
 					t.Errorf("%s: %+v, want %s %s %s", line, v, r.Name, r.Severity, r.Advice)
 				}
 			}
@@ -91,7 +91,7 @@ func TestEveryRowOfTheSXidTableIsReadFromItsLine(t *testing.T) {
 				t.Fatalf("%s: %v %+v", line, got, e)
 			}
 			severity, advice := r.Judge(fatal, true)
-			if v := Judge(tables, &e, 570); v.Name != r.Name || v.Severity != severity || v.Advice != advice {
+			if v := judge(tables, &e, "570.1"); v.Name != r.Name || v.Severity != severity || v.Advice != advice {
 				t.Errorf("%s: %+v, want %s %s", line, v, severity, advice)
 			}
 		}
@@ -111,7 +111,7 @@ func TestEveryRecoveryActionIsReadFromItsLineHoweverMuchWasCutOff(t *testing.T) 
 				if got := parser.ParseLogLine([]byte(line[:n]), &e); got != IsEvent || e.Code != 154 {
 					t.Fatalf("%s: %v %+v", line[:n], got, e)
 				}
-				v := Judge(tables, &e, 570)
+				v := judge(tables, &e, "570.1")
 				if v.Clears != 0 && to.Value != 0 {
 					t.Fatalf("%s: clears, though the driver went to %s", line[:n], to.Action)
 				}
@@ -142,7 +142,7 @@ func TestLinesThatOtherToolsReadAreRead(t *testing.T) {
 			t.Errorf("%s: not read (%v)", line, got)
 			continue
 		}
-		v := Judge(tables, &e, 570)
+		v := judge(tables, &e, "570.1")
 		if got := fmt.Sprintf("%s %s %s %s", e.Kind, v.Severity, v.Advice, e.PCI); got != want {
 			t.Errorf("%s: %s, want %s", line, got, want)
 		}
