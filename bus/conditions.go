@@ -24,7 +24,7 @@ type Condition struct {
 	Since   time.Time       `json:"since"`           // of the present state
 	BootID  string          `json:"boot_id"`         // a condition of another boot is history
 	Event   *event.Event    `json:"-"`               // what opened it
-	Raw     json.RawMessage `json:"event,omitempty"` // its structured form
+	Raw     json.RawMessage `json:"event,omitempty"` // its structured form; a sender that has it need not set Event
 }
 
 // SetCondition publishes the state of c.Key on c.Node; the stream keeps the last. What a gateway found is kept apart from what holds on

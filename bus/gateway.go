@@ -77,11 +77,11 @@ func (b *Bus) admitFound(v Change[Condition]) (Condition, error) {
 }
 
 // speaker is whose place an event takes in its subject: the gateway that its source names, else the node that it is about.
-func speaker(e event.Event) string {
-	if g := event.GatewayOf(e.Source); g != "" {
+func speaker(source, node string) string {
+	if g := event.GatewayOf(source); g != "" {
 		return gatewayMark + g
 	}
-	return e.Data.Target.Node
+	return node
 }
 
 // ErrForged is wrapped for an event that its publisher may not send: it speaks for another node or gateway.

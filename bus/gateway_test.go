@@ -239,6 +239,6 @@ func TestTheRightsOfAGatewayAreEnoughForItAndForNothingElse(t *testing.T) {
 
 // say publishes an event and waits for its acknowledgement.
 func (b *Bus) say(ctx context.Context, e event.Event) error {
-	_, err := b.js.Publish(ctx, subject(eventPrefix, b.cluster, speaker(e), e.Type.Kind()), []byte("{}"))
+	_, err := b.js.Publish(ctx, subject(eventPrefix, b.cluster, speaker(e.Source, e.Data.Target.Node), e.Type.Kind()), []byte("{}"))
 	return err
 }

@@ -41,13 +41,12 @@ type Publisher struct {
 
 	mu     sync.Mutex
 	held   map[string]bool // ids accepted and not yet acknowledged
-	onAck  func(event.Event, time.Duration)
+	onAck  func(event.Message, time.Duration)
 	counts struct{ sent, acked, failed, dropped atomic.Int64 }
 }
 
 type item struct {
-	e       event.Event
-	bytes   []byte
+	m       event.Message
 	arrived time.Time
 }
 
@@ -56,11 +55,11 @@ type Counts struct{ Sent, Acked, Failed, Dropped, Waiting int64 }
 
 // NewPublisher makes a publisher and takes up what an earlier one left in the spool. spool may be empty. onAck, if not nil, is
 // called with each acknowledged event and the time since Publish; it must not block.
-func (b *Bus) NewPublisher(spool string, onAck func(event.Event, time.Duration)) (*Publisher, error) {
+func (b *Bus) NewPublisher(spool string, onAck func(event.Message, time.Duration)) (*Publisher, error) {
 	return b.newPublisher(spool, onAck, disk{})
 }
 
-func (b *Bus) newPublisher(spool string, onAck func(event.Event, time.Duration), on files) (*Publisher, error) {
+func (b *Bus) newPublisher(spool string, onAck func(event.Message, time.Duration), on files) (*Publisher, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Publisher{
 		b: b, spool: spool, files: on, log: b.log, queue: make(chan *item, maxSpooled), done: make(chan struct{}), stop: cancel,
@@ -79,31 +78,36 @@ func (b *Bus) newPublisher(spool string, onAck func(event.Event, time.Duration),
 	return p, nil
 }
 
-// Publish accepts an event for delivery. It returns an error only for an event that is malformed or could not be spooled; a
-// missing server is no error. An id that is already waiting is accepted once.
+// Publish encodes an event and accepts it for delivery.
 func (p *Publisher) Publish(e event.Event) error {
-	raw, err := event.Encode(e)
+	m, err := event.NewMessage(e)
 	if err != nil {
 		return err
 	}
+	return p.PublishMessage(m)
+}
+
+// PublishMessage accepts an encoded event for delivery. It returns an error only if the event could not be spooled; a missing server is no
+// error. An id that is already waiting is accepted once.
+func (p *Publisher) PublishMessage(m event.Message) error {
 	p.mu.Lock()
-	dup := p.held[e.ID]
+	dup := p.held[m.ID]
 	p.mu.Unlock()
 	if dup {
 		return nil
 	}
 	if p.spool != "" {
-		if err := p.write(p.path(e), raw); err != nil {
-			return fmt.Errorf("spool event %s: %w", e.ID, err)
+		if err := p.write(p.path(m), m.Raw); err != nil {
+			return fmt.Errorf("spool event %s: %w", m.ID, err)
 		}
 	}
-	p.accept(&item{e, raw, time.Now()})
+	p.accept(&item{m, time.Now()})
 	return nil
 }
 
 func (p *Publisher) accept(it *item) {
 	p.mu.Lock()
-	p.held[it.e.ID] = true
+	p.held[it.m.ID] = true
 	p.mu.Unlock()
 	for {
 		select {
@@ -114,23 +118,23 @@ func (p *Publisher) accept(it *item) {
 		select {
 		case old := <-p.queue: // full: the oldest goes, counted, so that news is never refused
 			p.counts.dropped.Add(1)
-			p.forget(old.e)
-			p.log.Error("finding dropped: queue is full", "id", old.e.ID, "queued", maxSpooled)
+			p.forget(old.m)
+			p.log.Error("finding dropped: queue is full", "id", old.m.ID, "queued", maxSpooled)
 		default:
 		}
 	}
 }
 
-func (p *Publisher) path(e event.Event) string {
-	return filepath.Join(p.spool, fmt.Sprintf("%020d-%s%s", e.Time.UnixNano(), strings.ReplaceAll(Token(e.ID), "/", ""), spoolSuffix))
+func (p *Publisher) path(m event.Message) string {
+	return filepath.Join(p.spool, fmt.Sprintf("%020d-%s%s", m.Time.UnixNano(), strings.ReplaceAll(Token(m.ID), "/", ""), spoolSuffix))
 }
 
-func (p *Publisher) forget(e event.Event) {
+func (p *Publisher) forget(m event.Message) {
 	p.mu.Lock()
-	delete(p.held, e.ID)
+	delete(p.held, m.ID)
 	p.mu.Unlock()
 	if p.spool != "" {
-		if err := p.files.Remove(p.path(e)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := p.files.Remove(p.path(m)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			p.log.Warn("spool", "error", err)
 		}
 	}
@@ -162,7 +166,7 @@ func (p *Publisher) run(ctx context.Context) {
 				break
 			}
 			p.counts.failed.Add(1)
-			p.log.Warn("publish failed; will retry", "id", it.e.ID, "error", err)
+			p.log.Warn("publish failed; will retry", "id", it.m.ID, "error", err)
 			if !sleep(ctx, retryEvery) {
 				return
 			}
@@ -172,9 +176,9 @@ func (p *Publisher) run(ctx context.Context) {
 
 func (p *Publisher) send(it *item) (jetstream.PubAckFuture, error) {
 	p.counts.sent.Add(1)
-	m := nats.NewMsg(subject(eventPrefix, p.b.cluster, speaker(it.e), it.e.Type.Kind()))
-	m.Data = it.bytes
-	return p.b.js.PublishMsgAsync(m, jetstream.WithMsgID(it.e.ID), jetstream.WithExpectStream(EventStream))
+	m := nats.NewMsg(subject(eventPrefix, p.b.cluster, speaker(it.m.Source, it.m.Node), it.m.Type.Kind()))
+	m.Data = it.m.Raw
+	return p.b.js.PublishMsgAsync(m, jetstream.WithMsgID(it.m.ID), jetstream.WithExpectStream(EventStream))
 }
 
 func (p *Publisher) await(ctx context.Context, it *item, f jetstream.PubAckFuture) {
@@ -185,17 +189,17 @@ func (p *Publisher) await(ctx context.Context, it *item, f jetstream.PubAckFutur
 	select {
 	case <-f.Ok():
 		p.counts.acked.Add(1)
-		p.forget(it.e)
+		p.forget(it.m)
 		if p.onAck != nil {
-			p.onAck(it.e, time.Since(it.arrived))
+			p.onAck(it.m, time.Since(it.arrived))
 		}
 		return
 	case err := <-f.Err():
-		p.log.Warn("publish not acknowledged; will retry", "id", it.e.ID, "error", err)
+		p.log.Warn("publish not acknowledged; will retry", "id", it.m.ID, "error", err)
 	case <-t.C:
-		p.log.Warn("no acknowledgement in time; will retry", "id", it.e.ID, "after", ackWait)
+		p.log.Warn("no acknowledgement in time; will retry", "id", it.m.ID, "after", ackWait)
 	case <-back: // what was sent before is not answered any more
-		p.log.Debug("connected again before it was acknowledged; will retry", "id", it.e.ID)
+		p.log.Debug("connected again before it was acknowledged; will retry", "id", it.m.ID)
 	case <-ctx.Done():
 		return
 	}

@@ -116,7 +116,7 @@ func (p *Publisher) takeUp(path string) error {
 	if err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
-	e, err := event.Decode(raw)
+	m, err := event.ReadMessage(raw)
 	if err != nil {
 		p.log.Error("a file of the spool is not an event; set aside", "file", path, "error", err)
 		if err := p.files.Rename(path, path+badSuffix); err != nil {
@@ -124,11 +124,11 @@ func (p *Publisher) takeUp(path string) error {
 		}
 		return nil
 	}
-	if own := p.path(e); own != path { // under its own name it is removed when it is acknowledged
+	if own := p.path(m); own != path { // under its own name it is removed when it is acknowledged
 		if err := p.files.Rename(path, own); err != nil {
 			return fmt.Errorf("rename: %w", err)
 		}
 	}
-	p.accept(&item{e, raw, time.Now()})
+	p.accept(&item{m, time.Now()})
 	return nil
 }

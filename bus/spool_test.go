@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/pitcrew/pitcrew/event"
 )
 
 // faulty fails the n-th call of a file system. After a crash all later calls fail, too, as the process is gone.
@@ -133,7 +135,7 @@ func TestTheSpoolLosesNothingThatItAcceptedWhateverCallFails(t *testing.T) {
 						accepted[fault(i).ID] = true
 					}
 				}
-				p.forget(fault(before)) // as if it was acknowledged
+				p.forget(messageOf(t, fault(before))) // as if it was acknowledged
 				endNow(t, p)
 			}
 			done := f.calls < at
@@ -194,7 +196,7 @@ func TestOneUnreadableFileCostsNoOtherAndNoRestart(t *testing.T) {
 	if err := p.Publish(fault(9)); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(p.path(fault(9))); err != nil {
+	if _, err := os.Stat(p.path(messageOf(t, fault(9)))); err != nil {
 		t.Errorf("the spool is in memory only: %v", err)
 	}
 }
@@ -239,4 +241,13 @@ func TestNoAddressIsPrintedWithItsSecret(t *testing.T) {
 	if _, err := Connect(Options{URL: "nats://ann:s3cret@h:port"}); err == nil || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("error %v", err)
 	}
+}
+
+func messageOf(t *testing.T, e event.Event) event.Message {
+	t.Helper()
+	m, err := event.NewMessage(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }

@@ -30,6 +30,9 @@ const (
 
 var known = map[Type]bool{Fault: true, Anomaly: true, Recovery: true, Incident: true}
 
+// Known reports whether this version speaks the type.
+func (t Type) Known() bool { return known[t] }
+
 // Kind is the type's word without namespace and version, as it stands in a subject: fault, anomaly, recovery, incident.
 func (t Type) Kind() string {
 	kind, _, _ := strings.Cut(strings.TrimPrefix(string(t), "dev.pitcrew."), ".")

@@ -185,7 +185,7 @@ func leading(b testing.TB, s *sandbox.Sandbox, acked *times, policy string, chan
 	if err != nil {
 		b.Fatal(err)
 	}
-	pub, err := c.NewPublisher("", func(e event.Event, _ time.Duration) { acked.set(e.Data.Target.Node) })
+	pub, err := c.NewPublisher("", func(m event.Message, _ time.Duration) { acked.set(m.Node) })
 	if err != nil {
 		b.Fatal(err)
 	}

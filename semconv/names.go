@@ -28,6 +28,8 @@ const (
 	ClassesGiven               = "pitcrew.classes.given"
 	ClassesRefused             = "pitcrew.classes.refused"
 	ClassesTaken               = "pitcrew.classes.taken"
+	CloudeventsEventID         = "cloudevents.event_id"
+	CloudeventsEventSource     = "cloudevents.event_source"
 	CollectiveCompleted        = "pitcrew.collective.completed"
 	CollectiveEnqueued         = "pitcrew.collective.enqueued"
 	CollectiveOp               = "pitcrew.collective.op"

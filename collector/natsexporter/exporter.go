@@ -13,13 +13,12 @@ import (
 	"go.opentelemetry.io/collector/component/componentstatus"
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/exporter"
-	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.uber.org/zap"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/event"
-	"github.com/pitcrew/pitcrew/semconv"
 )
 
 const sayMissingAfter = 2 * time.Second // that NATS is not there
@@ -56,7 +55,7 @@ func (x *natsExporter) Start(_ context.Context, host component.Host) error {
 		return err
 	}
 	x.bus = b
-	ack := func(_ event.Event, d time.Duration) { x.metrics.acked(d) }
+	ack := func(_ event.Message, d time.Duration) { x.metrics.acked(d) }
 	if x.memory, err = b.NewPublisher("", ack); err != nil {
 		b.Close()
 		return err
@@ -111,37 +110,22 @@ func (x *natsExporter) ConsumeLogs(_ context.Context, ld plog.Logs) error {
 }
 
 func (x *natsExporter) consume(r plog.LogRecord) {
-	if r.Body().Type() != pcommon.ValueTypeBytes {
-		x.refuse(r, errors.New("its body is not an event's bytes"))
-		return
-	}
-	e, err := event.Decode(r.Body().Bytes().AsRaw())
+	f, err := findings.Read(r)
 	if err != nil {
 		x.refuse(r, err)
 		return
 	}
-	a := r.Attributes()
-	if only, ok := a.Get(semconv.ConditionOnly); !ok || !only.Bool() {
-		if err := x.publisher.Publish(e); err != nil {
-			x.log.Error("finding could not be spooled; it is kept in memory", zap.String("id", e.ID), zap.Error(err))
-			if err := x.memory.Publish(e); err != nil {
-				x.refuse(r, err)
-				return
-			}
+	if !f.ConditionOnly {
+		if err := x.publisher.PublishMessage(f.Message); err != nil {
+			x.log.Error("finding could not be spooled; it is kept in memory", zap.String("id", f.ID), zap.Error(err))
+			_ = x.memory.PublishMessage(f.Message) // without a spool nothing can fail
 		}
 	}
-	key, ok := a.Get(semconv.ConditionKey)
-	if !ok {
-		return
+	if f.Key != "" {
+		x.conditions.set(bus.Condition{
+			Node: f.Node, Gateway: event.GatewayOf(f.Source), Key: f.Key, Active: f.Active, Since: f.Time, BootID: f.BootID, Raw: f.Raw,
+		})
 	}
-	c := bus.Condition{Node: e.Data.Target.Node, Gateway: event.GatewayOf(e.Source), Key: key.AsString(), Since: e.Time, Event: &e}
-	if v, ok := a.Get(semconv.ConditionActive); ok {
-		c.Active = v.Bool()
-	}
-	if v, ok := a.Get(semconv.HostBootID); ok {
-		c.BootID = v.AsString()
-	}
-	x.conditions.set(c)
 }
 
 func (x *natsExporter) refuse(r plog.LogRecord, err error) {

@@ -21,8 +21,9 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/bus/bustest"
+	"github.com/pitcrew/pitcrew/collector/findings"
+	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/event"
-	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // A NATS server that is stopped while it makes a stream leaves that stream's store behind (v2.15.2): its goroutines are not ours.
@@ -82,19 +83,9 @@ func fault(n int) event.Event {
 
 func record(t *testing.T, e event.Event, key string, active, only bool) plog.Logs {
 	t.Helper()
-	raw, err := event.Encode(e)
+	ld, err := findings.Records([]finding.Finding{{Event: e, Key: key, BootID: "boot-1", Active: active, ConditionOnly: only}})
 	if err != nil {
 		t.Fatal(err)
-	}
-	ld := plog.NewLogs()
-	r := ld.ResourceLogs().AppendEmpty().ScopeLogs().AppendEmpty().LogRecords().AppendEmpty()
-	r.SetEventName(string(e.Type))
-	r.Body().SetEmptyBytes().FromRaw(raw)
-	r.Attributes().PutStr(semconv.ConditionKey, key)
-	r.Attributes().PutBool(semconv.ConditionActive, active)
-	r.Attributes().PutStr(semconv.HostBootID, "boot-1")
-	if only {
-		r.Attributes().PutBool(semconv.ConditionOnly, true)
 	}
 	return ld
 }
