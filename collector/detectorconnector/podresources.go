@@ -2,8 +2,10 @@ package detectorconnector
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"github.com/pitcrew/pitcrew/collector/podresources"
 	"github.com/pitcrew/pitcrew/detector"
 	"github.com/pitcrew/pitcrew/event"
 )
@@ -31,45 +33,36 @@ func (c *core) uses(t event.Target) {
 }
 
 // enrich names the pod that holds the target's GPU, its job, and the rank that uses it. It asks the kubelet when the answer it has is
-// older than a second, and does with the answer it has when the kubelet is slow or gone.
-//
-// Of a GPU that several pods share, none is the faulty one, and none is named: but the pod of the process that the kernel names, where
-// the fault is that process's alone. A GPU that is lost is lost to all of them. What names a pod already is left as it is.
+// older than a second, and does with the answer it has when the kubelet is slow or gone. What names a pod already is left as it is.
 func (c *core) enrich(ctx context.Context, e *event.Event) {
 	t := &e.Data.Target
 	if t.Pod != "" {
 		return
 	}
-	fatal, process := e.Data.Severity.AtLeast(event.Fatal), ""
-	if t.Rank == nil { // of a rank it is the rank's own pod; of a kernel line the process's
-		process, t.PodUID = t.PodUID, ""
+	var holders []podresources.Holder
+	if t.GPU != "" {
+		c.pods.Refresh(ctx, askDeadline)
+		holders = podsOf(c.pods.HoldersOf(t.GPU, t.MIG))
 	}
-	if t.GPU == "" {
-		if t.Rank == nil && !fatal {
-			t.PodUID = process
+	process := t.PodUID != "" && t.Rank == nil // the pod is that of the process on a kernel line; of a rank it is the rank's own
+	switch alone, fatal := len(holders) == 1, e.Data.Severity.AtLeast(event.Fatal); {
+	case alone:
+		t.Namespace, t.Pod = holders[0].Namespace, holders[0].Pod
+		if process {
+			t.PodUID = ""
 		}
-		return
+	case process && fatal && (t.GPU == "" || len(holders) > 1): // a GPU that is lost is lost to all of them
+		t.PodUID = ""
+	case process && t.GPU != "": // of a GPU that several pods share none is the faulty one, unless the fault is one process's
+		t.Namespace, t.Pod, _ = c.pods.PodOfUID(t.PodUID)
 	}
-	c.pods.Refresh(ctx, askDeadline)
-	alone, several := false, false
-	for i, h := range c.pods.HoldersOf(t.GPU, t.MIG) {
-		switch {
-		case i == 0:
-			t.Namespace, t.Pod, alone = h.Namespace, h.Pod, true
-		case h.Namespace != t.Namespace || h.Pod != t.Pod:
-			alone, several = false, true
-		}
+	if t.GPU != "" && t.Pod != "" {
+		c.nameJob(t, len(holders) == 1)
 	}
-	if several {
-		t.Namespace, t.Pod = "", ""
-	}
-	if process != "" && !alone && (!several || !fatal) {
-		t.PodUID = process
-		t.Namespace, t.Pod, _ = c.pods.PodOfUID(process)
-	}
-	if t.Pod == "" {
-		return
-	}
+}
+
+// nameJob names the job of the target's pod, and the rank that uses the GPU if the pod holds it alone.
+func (c *core) nameJob(t *event.Target, alone bool) {
 	p, known := c.pods.Pod(t.Namespace, t.Pod)
 	if known && t.Job == nil {
 		t.Job = p.Job
@@ -81,4 +74,14 @@ func (c *core) enrich(ctx context.Context, e *event.Event) {
 	if ok && t.Rank == nil && alone && time.Since(r.at) < rankFor && (!known || r.pod == p.UID) {
 		t.Rank = &r.rank
 	}
+}
+
+// podsOf lists each pod among the holders once.
+func podsOf(holders []podresources.Holder) (pods []podresources.Holder) {
+	for _, h := range holders {
+		if !slices.ContainsFunc(pods, func(p podresources.Holder) bool { return p.Namespace == h.Namespace && p.Pod == h.Pod }) {
+			pods = append(pods, h)
+		}
+	}
+	return pods
 }
