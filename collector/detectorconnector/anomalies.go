@@ -3,8 +3,6 @@ package detectorconnector
 import (
 	"errors"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -52,7 +50,6 @@ const (
 // never waits for it.
 type anomalies struct {
 	self nodeID
-	path string
 	log  *zap.Logger
 	now  func() time.Time
 
@@ -61,9 +58,7 @@ type anomalies struct {
 	other int64 // values of other nodes, which are not judged
 
 	unfollow func()
-	dirty    chan struct{}
-	done     chan struct{}
-	ended    sync.WaitGroup
+	file     *durable.File
 }
 
 func newAnomalies(cfg *Config, self nodeID, log *zap.Logger) (*anomalies, error) {
@@ -73,70 +68,44 @@ func newAnomalies(cfg *Config, self nodeID, log *zap.Logger) (*anomalies, error)
 	if err != nil {
 		return nil, err
 	}
-	return &anomalies{
-		self: self, path: cfg.Anomalies.StateFile, log: log, now: time.Now, e: e, unfollow: func() {}, dirty: make(chan struct{}, 1), done: make(chan struct{}),
-	}, nil
+	a := &anomalies{self: self, log: log, now: time.Now, e: e, unfollow: func() {}}
+	a.file = durable.NewFile(durable.Options{
+		Path: cfg.Anomalies.StateFile, After: saveOpen, Every: saveEvery,
+		Content: func(bool) ([]byte, error) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.e.Snapshot(), nil
+		},
+		Failed: func(err error) {
+			log.Warn("what was learned could not be saved; a new agent would learn it again", zap.String("path", cfg.Anomalies.StateFile), zap.Error(err))
+		},
+	})
+	return a, nil
 }
 
 // start takes up what an earlier agent left, and gives the conditions that are to be set again.
 func (a *anomalies) start(host component.Host) (found []finding.Finding) {
-	if a.path != "" {
-		err := durable.Read(a.path, func(b []byte) (err error) {
-			found, err = a.e.Restore(b)
-			return err
-		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // without it series are unknown for a while, and a lasting finding may be said again
-			a.log.Warn("what was learnt of before could not be read; learning anew", zap.Error(err))
-		}
-		a.ended.Go(a.keep)
+	err := a.file.Read(func(b []byte) (err error) {
+		found, err = a.e.Restore(b)
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without it series are unknown for a while, and a lasting finding may be said again
+		a.log.Warn("what was learnt of before could not be read; learning anew", zap.Error(err))
 	}
+	a.file.Start()
 	a.unfollow = follow(host, a.say)
 	return found
 }
 
 func (a *anomalies) stop() {
 	a.unfollow()
-	close(a.done)
-	a.ended.Wait()
+	a.file.Stop()
 }
 
 func (a *anomalies) say(all []statement.Statement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.e.Say(all)
-}
-
-// keep saves what was learnt now and then, and what is open soon after it changed.
-func (a *anomalies) keep() {
-	t := time.NewTicker(saveEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-a.done:
-			a.save()
-			return
-		case <-t.C:
-		case <-a.dirty:
-			select {
-			case <-a.done:
-			case <-time.After(saveOpen):
-			}
-		}
-		a.save()
-	}
-}
-
-func (a *anomalies) save() {
-	a.mu.Lock()
-	b := a.e.Snapshot()
-	a.mu.Unlock()
-	err := os.MkdirAll(filepath.Dir(a.path), 0o700)
-	if err == nil {
-		err = durable.Write(a.path, b)
-	}
-	if err != nil {
-		a.log.Warn("what was learnt could not be saved; a new agent would learn anew", zap.String("path", a.path), zap.Error(err))
-	}
 }
 
 // judge takes in one batch. Values of another node than this one are counted and not judged.
@@ -170,10 +139,7 @@ func (a *anomalies) judge(md pmetric.Metrics) []finding.Finding {
 	}
 	found := a.e.End(a.now())
 	if a.e.Changed() {
-		select {
-		case a.dirty <- struct{}{}:
-		default:
-		}
+		a.file.Changed()
 	}
 	return found
 }

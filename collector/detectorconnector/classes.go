@@ -1,12 +1,8 @@
 package detectorconnector
 
 import (
-	"context"
 	"errors"
 	"io/fs"
-	"os"
-	"path/filepath"
-	"time"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/pdata/pmetric"
@@ -63,6 +59,7 @@ func worksOf(rm pmetric.ResourceMetrics) (works []told) {
 
 // classFile keeps what was learnt of workloads across restarts.
 type classFile struct {
+	*durable.File
 	path  string
 	log   *zap.Logger
 	saved int64 // steps that were known when it was written
@@ -73,7 +70,7 @@ func (f *classFile) load(s *class.Store) {
 	if f.path == "" {
 		return
 	}
-	err := durable.Read(f.path, func(b []byte) error {
+	err := f.Read(func(b []byte) error {
 		err := s.Restore(b)
 		if err != nil {
 			f.log.Warn("what was learnt of workloads is refused; an older one is tried", zap.String("path", f.path), zap.Error(err))
@@ -146,38 +143,22 @@ func (k classKeeper) Take(r bus.ClassRecord) error {
 	return k.j.store.Take(&k.j.ledger, r.Gateway, r.ID, r.Raw, k.j.now().UnixNano())
 }
 
-// keepClasses saves what was learnt now and then.
-func (j *jobs) keepClasses(ctx context.Context) {
-	t := time.NewTicker(saveEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			j.saveClasses()
-			return
-		case <-t.C:
-			j.saveClasses()
-		}
-	}
-}
-
-// saveClasses saves what was learnt, if anything was since the last time.
-func (j *jobs) saveClasses() {
-	j.mu.Lock()
-	n := j.store.Counts().Observed
-	if n == j.file.saved {
-		j.mu.Unlock()
-		return
-	}
-	b := j.store.Snapshot()
-	j.mu.Unlock()
-	err := os.MkdirAll(filepath.Dir(j.file.path), 0o700)
-	if err == nil {
-		err = durable.Write(j.file.path, b)
-	}
-	if err != nil {
-		j.log.Warn("what was learnt of workloads could not be saved; a new gateway would learn anew", zap.String("path", j.file.path), zap.Error(err))
-		return
-	}
-	j.file.saved = n
+// newClassFile saves what was learned, if anything was since the last time.
+func (j *jobs) newClassFile(path string) *durable.File {
+	observed := int64(0)
+	return durable.NewFile(durable.Options{
+		Path: path, Every: saveEvery,
+		Content: func(bool) ([]byte, error) {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			if observed = j.store.Counts().Observed; observed == j.file.saved {
+				return nil, nil
+			}
+			return j.store.Snapshot(), nil
+		},
+		Written: func() { j.file.saved = observed },
+		Failed: func(err error) {
+			j.log.Warn("what was learned of workloads could not be saved; a new gateway would learn it again", zap.String("path", path), zap.Error(err))
+		},
+	})
 }

@@ -169,7 +169,7 @@ func TestACorruptFileOfClassesIsRefusedAndTheOlderOneUsed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "classes")
 	first := newLearner(t, file)
 	first.run("job-1", gptWork, 200, 0.2)
-	first.saveClasses()
+	first.file.Save()
 	first.run("job-2", gptWork, 200, 0.2)
 	first.end()
 	raw, err := os.ReadFile(file)
@@ -202,12 +202,12 @@ func TestClassesAreSavedOnlyWhenTheyChanged(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "classes")
 	l := newLearner(t, file)
 	defer l.end()
-	l.saveClasses()
+	l.file.Save()
 	if _, err := os.Stat(file); err == nil {
 		t.Error("nothing was learnt, and it is saved")
 	}
 	l.run("job-1", gptWork, 200, 0.2)
-	l.saveClasses()
+	l.file.Save()
 	before, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -215,12 +215,12 @@ func TestClassesAreSavedOnlyWhenTheyChanged(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	l.saveClasses()
+	l.file.Save()
 	if _, err := os.Stat(file); err == nil {
 		t.Error("saved again, without a change")
 	}
 	l.run("job-2", gptWork, 200, 0.2)
-	l.saveClasses()
+	l.file.Save()
 	if after, err := os.ReadFile(file); err != nil || bytes.Equal(before, after) {
 		t.Errorf("what was learnt since is not there: %v", err)
 	}

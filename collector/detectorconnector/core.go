@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew/pitcrew/collector/findings"
 	"github.com/pitcrew/pitcrew/collector/podresources"
 	"github.com/pitcrew/pitcrew/detector"
+	"github.com/pitcrew/pitcrew/detector/durable"
 	"github.com/pitcrew/pitcrew/detector/finding"
 	"github.com/pitcrew/pitcrew/rules"
 	"github.com/pitcrew/pitcrew/semconv"
@@ -35,7 +36,7 @@ type core struct {
 	log     *zap.Logger
 	rules   *rules.Tables
 	pods    *podresources.Client
-	state   *stateFile
+	state   *durable.File
 	metrics *selfMetrics
 
 	anomalies *anomalies // nil: off
@@ -100,10 +101,10 @@ func (c *core) Start(_ context.Context, host component.Host) error {
 	}
 	c.started = true
 	var err error
-	if c.saved, err = c.state.load(); err != nil { // without it the worst is that a lasting fault is said again
+	if c.saved, err = loadState(c.state); err != nil { // without it the worst is that a lasting fault is said again
 		c.log.Warn("open findings of before could not be read; starting without them", zap.Error(err))
 	}
-	c.state.start()
+	c.state.Start()
 	c.pods.Start()
 	if c.anomalies != nil {
 		c.pending = append(c.pending, c.anomalies.start(host)...)
@@ -116,7 +117,7 @@ func (c *core) Shutdown(context.Context) error {
 	if !c.release() {
 		return nil
 	}
-	c.state.stop()
+	c.state.Stop()
 	if c.anomalies != nil {
 		c.anomalies.stop()
 	}
@@ -166,7 +167,7 @@ func (c *core) emit(ctx context.Context, next consumer.Logs, found []finding.Fin
 		return
 	}
 	err := next.ConsumeLogs(ctx, c.records(ctx, found))
-	c.state.changed()
+	c.state.Changed()
 	if err == nil {
 		return
 	}

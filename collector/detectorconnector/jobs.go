@@ -97,6 +97,7 @@ func newJobs(set connector.Settings, cfg *Config, next consumer.Logs) (*jobs, er
 	}
 	j := &jobs{cfg: cfg, log: set.Logger, next: next, name: name, now: time.Now, store: store, file: classFile{path: cfg.Jobs.ClassesFile, log: set.Logger}}
 	j.running = jobsFile{path: cfg.Jobs.StateFile, log: set.Logger}
+	j.file.File, j.running.File = j.newClassFile(cfg.Jobs.ClassesFile), j.newJobsFile(cfg.Jobs.StateFile)
 	j.engine = job.New(job.Options{
 		Cluster: cfg.Cluster, Gateway: name, MaxJobs: cfg.Jobs.MaxJobs, MaxRanks: cfg.Jobs.MaxRanks, Absent: cfg.Jobs.Absent, Forget: cfg.Jobs.Forget, Classes: store,
 	})
@@ -121,12 +122,8 @@ func (j *jobs) Start(_ context.Context, host component.Host) error {
 	j.running.load(j.now(), j.engine)
 	j.unheed = follow(host, j.say)
 	j.parted = exchange(host, classKeeper{j})
-	if j.running.path != "" {
-		j.group.Go(func() { j.keepJobs(ctx) })
-	}
-	if j.file.path != "" {
-		j.group.Go(func() { j.keepClasses(ctx) })
-	}
+	j.running.Start()
+	j.file.Start()
 	j.group.Go(func() {
 		t := time.NewTicker(jobsTick)
 		defer t.Stop()
@@ -149,6 +146,8 @@ func (j *jobs) Shutdown(context.Context) error {
 		j.parted()
 		j.stop()
 		j.group.Wait()
+		j.running.Stop()
+		j.file.Stop()
 	}
 	return j.metrics.close()
 }

@@ -88,10 +88,10 @@ func TestAStatementIsSavedSoonAndWhoeverHasNotTheJobIgnoresIt(t *testing.T) {
 		t.Errorf("said %v, listed %v of a job that it does not have", words, l.listed)
 	}
 	l.slowed(1, 60, 1)
-	l.saveJobs()
+	l.running.Save()
 	before := l.running.written
 	l.state(bus.Statement{Verb: bus.StateMute, Key: "*", By: "ada", At: l.now(), Until: l.now().Add(time.Hour)})
-	l.saveJobs()
+	l.running.Save()
 	if !l.running.written.After(before) {
 		t.Error("it is not saved")
 	}

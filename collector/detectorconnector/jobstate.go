@@ -1,11 +1,8 @@
 package detectorconnector
 
 import (
-	"context"
 	"errors"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,6 +18,7 @@ const (
 
 // jobsFile keeps what a gateway knows of running jobs across its restarts. Its counts are those of when it was written.
 type jobsFile struct {
+	*durable.File
 	path    string
 	log     *zap.Logger
 	written time.Time
@@ -35,7 +33,7 @@ func (f *jobsFile) load(now time.Time, e *job.Engine) {
 	if f.path == "" {
 		return
 	}
-	err := durable.Read(f.path, func(b []byte) error {
+	err := f.Read(func(b []byte) error {
 		err := e.Restore(now, b)
 		if err != nil {
 			f.log.Warn("what was known of jobs is refused; an older one is tried", zap.String("path", f.path), zap.Error(err))
@@ -65,40 +63,31 @@ func (f *jobsFile) due(now time.Time, n job.Counts) bool {
 	return false
 }
 
-// keepJobs saves what is known of jobs now and then, soon after something was said, and at the end.
-func (j *jobs) keepJobs(ctx context.Context) {
-	t := time.NewTicker(jobsFound)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			j.running.written = time.Time{}
-			j.saveJobs()
-			return
-		case <-t.C:
-			j.saveJobs()
-		}
-	}
-}
-
-// saveJobs saves what is known of jobs where that is due.
-func (j *jobs) saveJobs() {
-	f, now := &j.running, j.now()
-	j.mu.Lock()
-	n := j.engine.Counts()
-	if !f.due(now, n) {
-		j.mu.Unlock()
-		return
-	}
-	b := j.engine.Snapshot(now)
-	j.mu.Unlock()
-	err := os.MkdirAll(filepath.Dir(f.path), 0o700)
-	if err == nil {
-		err = durable.Write(f.path, b)
-	}
-	if err != nil {
-		j.log.Warn("what is known of jobs could not be saved; a new gateway would learn anew", zap.String("path", f.path), zap.Error(err))
-		return
-	}
-	f.written, f.samples, f.jobs, f.found = now, n.Samples, n.Jobs, n.Findings
+// newJobsFile saves what is known of jobs now and then, soon after something was said, and at the end.
+func (j *jobs) newJobsFile(path string) *durable.File {
+	var now time.Time
+	var n job.Counts
+	return durable.NewFile(durable.Options{
+		Path: path, Every: jobsFound,
+		Content: func(last bool) ([]byte, error) {
+			f := &j.running
+			if last {
+				f.written = time.Time{}
+			}
+			now = j.now()
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			if n = j.engine.Counts(); !f.due(now, n) {
+				return nil, nil
+			}
+			return j.engine.Snapshot(now), nil
+		},
+		Written: func() {
+			f := &j.running
+			f.written, f.samples, f.jobs, f.found = now, n.Samples, n.Jobs, n.Findings
+		},
+		Failed: func(err error) {
+			j.log.Warn("what is known of jobs could not be saved; a new gateway would learn it again", zap.String("path", path), zap.Error(err))
+		},
+	})
 }

@@ -67,7 +67,7 @@ func TestACorruptFileOfJobsIsRefusedAndTheOlderOneUsed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "jobs")
 	first := keeper(t, file, t0.UnixNano())
 	first.slowed(1, 60, 1)
-	first.saveJobs()
+	first.running.Save()
 	first.slowed(61, 60, 1)
 	first.end()
 	if err := os.WriteFile(file, []byte("no snapshot"), 0o600); err != nil {
@@ -94,22 +94,22 @@ func TestJobsAreSavedEveryTenSecondsWhenTheyChanged(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "jobs")
 	l := keeper(t, file, t0.UnixNano())
 	defer l.end()
-	l.saveJobs()
+	l.running.Save()
 	if _, err := os.Stat(file); err == nil {
 		t.Error("nothing is known, and it is saved")
 	}
 	l.slowed(1, 20, 1)
-	l.saveJobs()
+	l.running.Save()
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	l.slowed(21, 20, 1) // five seconds
-	l.saveJobs()
+	l.running.Save()
 	if _, err := os.Stat(file); err == nil {
 		t.Error("saved again after five seconds")
 	}
 	l.slowed(41, 21, 1)
-	l.saveJobs()
+	l.running.Save()
 	if _, err := os.Stat(file); err != nil {
 		t.Error(err)
 	}

@@ -35,6 +35,7 @@ type rulesConnector struct {
 	runner *promrules.Runner // nil: no files
 	now    func() time.Time
 	own    *selfMetrics
+	file   *durable.File
 
 	mu    sync.Mutex // guards names
 	names *namer
@@ -48,6 +49,7 @@ type rulesConnector struct {
 
 func newConnector(set connector.Settings, cfg *Config, next consumer.Logs) (*rulesConnector, error) {
 	c := &rulesConnector{cfg: cfg, log: set.Logger, next: next, now: time.Now, names: newNamer()}
+	c.file = c.newFile()
 	files, err := cfg.found()
 	if err != nil || len(files) == 0 {
 		return c, err
@@ -104,7 +106,7 @@ func (c *rulesConnector) evaluate(ctx context.Context) {
 	defer c.eval.Unlock()
 	found := c.runner.Evaluate(ctx, c.now())
 	if len(found) > 0 {
-		defer c.save()
+		defer c.file.Save()
 	}
 	if c.pending = append(c.pending, found...); len(c.pending) == 0 {
 		return
@@ -157,38 +159,31 @@ func (c *rulesConnector) Shutdown(context.Context) error {
 	c.stop()
 	c.stop = nil
 	c.ended.Wait()
-	c.save()
+	c.file.Save()
 	return errors.Join(c.own.close(), c.runner.Close())
 }
 
 func (c *rulesConnector) restore() error {
-	if c.cfg.StateFile == "" {
-		return nil
-	}
 	var open []promrules.Open
-	err := durable.Read(c.cfg.StateFile, func(b []byte) error { return json.Unmarshal(b, &open) })
+	err := c.file.Read(func(b []byte) error { return json.Unmarshal(b, &open) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		c.runner.Restore(open, c.now())
 	}
-	c.runner.Restore(open, c.now())
-	return nil
+	return err
 }
 
-// save is called by whoever evaluates, or after that has ended.
-func (c *rulesConnector) save() {
-	if c.cfg.StateFile == "" {
-		return
-	}
-	raw, err := json.Marshal(c.runner.Snapshot())
-	if err == nil {
-		err = durable.Write(c.cfg.StateFile, raw)
-	}
-	if err != nil {
-		c.log.Warn("firing alerts could not be kept; after a restart they would be said again (make the folder writable)", zap.String("file", c.cfg.StateFile), zap.Error(err))
-	}
+// newFile keeps what fires. It is saved by whoever evaluates, or after that has ended.
+func (c *rulesConnector) newFile() *durable.File {
+	return durable.NewFile(durable.Options{
+		Path: c.cfg.StateFile, Content: func(bool) ([]byte, error) { return json.Marshal(c.runner.Snapshot()) },
+		Failed: func(err error) {
+			c.log.Warn("firing alerts could not be kept; after a restart they would be reported again (make the folder writable)",
+				zap.String("file", c.cfg.StateFile), zap.Error(err))
+		},
+	})
 }
 
 func (c *rulesConnector) counts() (promrules.Counts, promrules.WindowCounts) {

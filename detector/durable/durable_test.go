@@ -39,3 +39,16 @@ func TestARefusedSnapshotIsReplacedByTheOneBefore(t *testing.T) {
 		t.Errorf("a temporary file is left: %v", err)
 	}
 }
+
+func TestASnapshotThatCannotBeReadIsNotAMissingOne(t *testing.T) {
+	for _, name := range []string{"state", "state.old"} {
+		path := filepath.Join(t.TempDir(), "state")
+		if err := os.WriteFile(filepath.Join(filepath.Dir(path), name), []byte("torn"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		torn := errors.New("torn")
+		if err := Read(path, func([]byte) error { return torn }); !errors.Is(err, torn) || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
