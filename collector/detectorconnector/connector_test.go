@@ -65,9 +65,11 @@ func TestRecordsOfOtherNamesAndValuesWithoutATimePassUnseen(t *testing.T) {
 
 func TestKernelLinesWithoutACodeAreFindings(t *testing.T) {
 	r := start(t, config(t))
-	for kind, severity := range map[string]string{"gpu_init": "fatal", "gsp": "critical", "aer": "critical", "mlx5": "warning", "lines_lost": ""} {
+	for kind, name := range map[string]string{
+		"gpu_init": "adapter initialisation failed", "gsp": "GSP firmware fault", "aer": "unrecovered", "mlx5": "slot power", "lines_lost": "",
+	} {
 		r.line(t, kernelLine("pitcrew.kernel."+kind, map[string]any{
-			"hw.pci": "0000:1a:00", "pitcrew.severity": severity, "pitcrew.xid.name": "case", "pitcrew.kmsg.seq": 7, "pitcrew.boot_id": "boot-1",
+			"hw.pci": "0000:1a:00", "pitcrew.xid.name": name, "pitcrew.kmsg.seq": 7, "pitcrew.boot_id": "boot-1",
 		}))
 	}
 	ids := map[string]bool{}
@@ -79,6 +81,13 @@ func TestKernelLinesWithoutACodeAreFindings(t *testing.T) {
 	if want := []string{"agent/lines-lost", "gpu/gsp", "gpu/init", "nic/mlx5", "pcie/aer"}; !slices.Equal(signals, want) || len(ids) != len(want) {
 		t.Errorf("findings %q with %d ids, want %q", signals, len(ids), want)
 	}
+}
+
+func TestARecordThatOnlyAddsDetailsIsNotAnOccurrence(t *testing.T) {
+	r := start(t, config(t))
+	details := map[string]any{"pitcrew.xid.code": 12028, "pitcrew.kmsg.seq": 8, "pitcrew.boot_id": "boot-1", "hw.pci": "0000:07:00", "pitcrew.count": 0}
+	r.line(t, kernelLine("pitcrew.kernel.sxid", details))
+	r.want(t)
 }
 
 func TestARefusedFindingIsSentWithTheNext(t *testing.T) {
@@ -110,7 +119,17 @@ func TestALastingFaultIsOneFindingAcrossANewAgent(t *testing.T) {
 		r.sample(t, samples(t0.Add(2*time.Minute), status(1)))
 		r.want(t, "~gpu/lost", "-gpu/lost")
 	})
-	t.Run("damaged file", func(t *testing.T) {
+	t.Run("crash between the two renames of a write", func(t *testing.T) {
+		if err := os.Rename(cfg.StateFile, cfg.StateFile+".old"); err != nil {
+			t.Fatal(err)
+		}
+		again := *cfg
+		r := start(t, &again)
+		r.sample(t, samples(t0.Add(150*time.Second), status(0)))
+		r.want(t, "gpu/lost")
+		r.sample(t, samples(t0.Add(160*time.Second), status(1)))
+	})
+	t.Run("damaged file", func(t *testing.T) { // the older one would bring back what has ended
 		if err := os.WriteFile(cfg.StateFile, []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}

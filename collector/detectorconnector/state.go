@@ -26,9 +26,16 @@ func newStateFile(path string, snapshot func() map[string][]finding.Open, log *z
 	})
 }
 
-// loadState reads what an earlier agent left open, by node.
+// loadState reads what an earlier agent left open, by node. If the newest snapshot is damaged, the older one does not serve: a finding in it may
+// have ended since, and its condition would be set again.
 func loadState(f *durable.File) (open map[string][]finding.Open, err error) {
-	err = f.Read(func(b []byte) error { return json.Unmarshal(b, &open) })
+	var damaged error
+	err = f.Read(func(b []byte) error {
+		if damaged == nil {
+			damaged = json.Unmarshal(b, &open)
+		}
+		return damaged
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

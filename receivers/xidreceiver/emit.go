@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"go.opentelemetry.io/collector/consumer/consumererror"
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.uber.org/zap"
@@ -15,18 +14,13 @@ import (
 	"github.com/pitcrew/pitcrew/semconv"
 )
 
-// emit hands a report to the pipeline, and keeps the position once it is taken.
+// emit hands a report to the pipeline, and keeps the position.
 func (r *logReceiver) emit(ctx context.Context, rep *kernel.Report) {
 	logs, rec := r.newRecord(eventPrefix+string(rep.Event.Kind), rep.Stamp.At)
 	rec.Body().SetStr(rep.Line)
 	r.attributes(rec.Attributes(), rep)
-	if !r.consume(ctx, logs) {
-		r.follow.owing = true
-	}
-	if !r.follow.owing {
-		r.follow.taken = r.follow.last
-		r.save(ctx)
-	}
+	r.consume(ctx, logs)
+	r.save(ctx)
 }
 
 // attributes are what the line says. The detector judges it.
@@ -150,44 +144,24 @@ func (r *logReceiver) newRecord(event string, at time.Duration) (plog.Logs, plog
 	return logs, rec
 }
 
-// Waits between attempts to hand on a record that the pipeline did not take.
-const (
-	retryFirst = 50 * time.Millisecond
-	retryMost  = 5 * time.Second
-)
-
-// consume hands records on until they are taken, and reports whether they were.
-// Meanwhile nothing is read: the kernel's ring is the queue. Records that the
-// pipeline refuses for good are counted and given up.
-func (r *logReceiver) consume(ctx context.Context, logs plog.Logs) bool {
-	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
-		err := r.next.ConsumeLogs(context.WithoutCancel(ctx), logs)
-		switch {
-		case err == nil:
-			return true
-		case consumererror.IsPermanent(err):
-			r.tel.wasRefused.Add(ctx, 1)
-			r.set.Logger.Error("the pipeline refused an event for good", zap.Error(err))
-			return true
-		case ctx.Err() != nil:
-			return false
-		}
-		if wait == retryFirst {
-			r.set.Logger.Warn("the pipeline did not take an event; trying again", zap.Error(err))
-		}
-		pause(ctx, wait)
+// consume hands records on, once. The detector takes every record; only a consumer that somebody put beside it can refuse one. Waiting for that
+// one would hold up all later faults, so what it refuses is counted.
+func (r *logReceiver) consume(ctx context.Context, logs plog.Logs) {
+	if err := r.next.ConsumeLogs(context.WithoutCancel(ctx), logs); err != nil {
+		r.tel.wasRefused.Add(ctx, 1)
+		r.set.Logger.Error("a consumer refused an event of the kernel log; it is not sent again", zap.Error(err))
 	}
 }
 
-// save keeps the position up to which the pipeline has taken everything.
+// save keeps the position up to which everything was handed on.
 func (r *logReceiver) save(ctx context.Context) {
 	f := &r.follow
-	if f.taken.BootID == f.saved.BootID && f.taken.Seq == f.saved.Seq && f.taken.Usec == f.saved.Usec {
+	if f.last.BootID == f.saved.BootID && f.last.Seq == f.saved.Seq && f.last.Usec == f.saved.Usec {
 		return
 	}
-	if err := savePosition(context.WithoutCancel(ctx), r.store, f.taken, r.parser.UUIDs()); err != nil {
+	if err := savePosition(context.WithoutCancel(ctx), r.store, f.last, r.parser.UUIDs()); err != nil {
 		r.set.Logger.Warn("the position in the kernel log could not be stored; a restart may repeat events", zap.Error(err))
 		return
 	}
-	f.saved = f.taken
+	f.saved = f.last
 }

@@ -30,16 +30,14 @@ type follow struct {
 	catchUp bool
 	// stale counts beginnings of the log that are still ahead: what stands
 	// before the last one is of an earlier boot.
-	stale   int
-	overrun bool
-	lost    lostLines
-	// taken is how far the pipeline has everything; behind it nothing is owed.
-	taken, saved position
-	owing        bool // the pipeline did not take something: taken stands still
-	clipped      uint64
-	toldForged   bool
-	stamp        kernel.Stamp // of the record at hand
-	buf          []byte
+	stale      int
+	overrun    bool
+	lost       lostLines
+	saved      position // how far the stored position is
+	clipped    uint64
+	toldForged bool
+	stamp      kernel.Stamp // of the record at hand
+	buf        []byte
 }
 
 // lostLines gathers losses so that a flood of gaps is not a flood of records.
@@ -176,9 +174,6 @@ func (r *logReceiver) line(ctx context.Context, line []byte, src tail.Source) {
 		} else {
 			r.forged(ctx, part, &rec)
 		}
-	}
-	if !f.owing {
-		f.taken = f.last
 	}
 }
 

@@ -47,7 +47,7 @@ func newTelemetry(meter metric.Meter) (*telemetry, error) {
 	t.events = counter(semconv.KernelEvents, "{event}", "Events seen in the kernel log, repeats included, by kind and code.")
 	t.reopened = counter(semconv.KernelLogReopened, "{time}", "Times the kernel log was opened again after a failure, or began anew.")
 	t.forged = counter(semconv.KernelLinesForged, "{line}", "Lines that look like the driver's and were written by a process, so passed over.")
-	t.wasRefused = counter(semconv.KernelRecordsRefused, "{record}", "Log records that the pipeline refused for good.")
+	t.wasRefused = counter(semconv.KernelRecordsRefused, "{record}", "Log records that a consumer refused. They are not sent again.")
 	return t, errors.Join(errs...)
 }
 

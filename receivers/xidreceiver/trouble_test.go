@@ -19,54 +19,28 @@ import (
 	"github.com/pitcrew/pitcrew/semconv"
 )
 
-func TestAnEventThatThePipelineRefusesIsTriedAgain(t *testing.T) {
-	r := newRig(t)
-	var tries atomic.Int64
-	r.refuse = func() error {
-		if tries.Add(1) < 3 {
-			return errors.New("queue is full")
-		}
-		return nil
-	}
-	r.start()
-	r.log.xid("0000:1a:00", 79)
-	if rec := r.next(); rec.code() != 79 || tries.Load() != 3 {
-		t.Errorf("%+v after %d tries", rec, tries.Load())
-	}
-}
-
-func TestAnEventThatWasNeverTakenIsNewsAfterARestart(t *testing.T) {
-	r := newRig(t)
-	asked := make(chan struct{}, 100)
-	r.refuse = func() error { asked <- struct{}{}; return errors.New("queue is full") }
-	r.start()
-	r.log.xid("0000:1a:00", 79)
-	<-asked
-	r.stop()
-	r.refuse = nil
-	r.start()
-	if rec := r.next(); rec.code() != 79 || rec.flag(semconv.History) {
-		t.Errorf("%+v", rec)
-	}
-}
-
-func TestAnEventRefusedForGoodIsCountedAndDoesNotStopTheOthers(t *testing.T) {
-	r := newRig(t)
-	var tries atomic.Int64
-	r.refuse = func() error {
-		if tries.Add(1) == 1 {
-			return consumererror.NewPermanent(errors.New("too large"))
-		}
-		return nil
-	}
-	r.start()
-	r.log.xid("0000:1a:00", 31)
-	r.log.xid("0000:1b:00", 79)
-	if rec := r.next(); rec.code() != 79 {
-		t.Errorf("%+v", rec)
-	}
-	if n := r.metric(semconv.KernelRecordsRefused); n != 1 {
-		t.Errorf("%d refused", n)
+// A consumer beside the detector, such as an exporter to elsewhere, fails for reasons of its own.
+func TestAConsumerThatRefusesHoldsUpNoLaterFault(t *testing.T) {
+	for name, refused := range map[string]error{"for now": errors.New("queue is full"), "for good": consumererror.NewPermanent(errors.New("too large"))} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var tries atomic.Int64
+			r.refuse = func() error {
+				if tries.Add(1) == 1 {
+					return refused
+				}
+				return nil
+			}
+			r.start()
+			r.log.xid("0000:1a:00", 31)
+			r.log.xid("0000:1b:00", 79)
+			if rec := r.next(); rec.code() != 79 {
+				t.Errorf("%+v", rec)
+			}
+			if n := r.metric(semconv.KernelRecordsRefused); n != 1 {
+				t.Errorf("%d refused", n)
+			}
+		})
 	}
 }
 
