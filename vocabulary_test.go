@@ -13,7 +13,7 @@ import (
 )
 
 // sharedNames is how many names are spelled in more than one package. It may only sink: use a constant of semconv.
-const sharedNames = 16
+const sharedNames = 15
 
 // A name is of an attribute, a metric or an event. Names of files look the same and are left out.
 var (
