@@ -43,28 +43,42 @@ func knownMetrics(t *testing.T) map[string][]known {
 	return out
 }
 
-// receiverMetrics gives the names under which Prometheus sees what the receivers' metadata lists.
-func receiverMetrics(t *testing.T) map[string]string {
+// emitted is a metric as Prometheus sees it.
+type emitted struct {
+	exporter string
+	labels   []string // that its series can have, without those of the scrape; nil: not known
+}
+
+// receiverMetrics gives what the components' metadata lists, by Prometheus' name.
+func receiverMetrics(t *testing.T) map[string]emitted {
 	t.Helper()
 	lists, err := filepath.Glob("../../[rc]*/*/metadata.yaml") // of receivers and of the collector's processors
 	if err != nil || len(lists) < 8 {
 		t.Fatalf("components' lists: %v, %v", lists, err)
 	}
 	namer := otlptranslator.MetricNamer{WithMetricSuffixes: true}
-	out := map[string]string{}
+	spelled := func(names ...string) (out []string) {
+		for _, n := range names {
+			out = append(out, strings.ReplaceAll(n, ".", "_"))
+		}
+		return out
+	}
+	out := map[string]emitted{}
 	for _, list := range lists {
 		raw, err := os.ReadFile(list)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var file struct {
-			Metrics map[string]struct {
-				Unit string
-				Sum  *struct{ Monotonic bool }
-				DCGM []struct{ Prometheus string }
+			Resource map[string]any `yaml:"resource_attributes"`
+			Metrics  map[string]struct {
+				Unit       string
+				Sum        *struct{ Monotonic bool }
+				Attributes []string
+				DCGM       []struct{ Prometheus string }
 			}
 		}
-		if err := yaml.Unmarshal(raw, &file); err != nil {
+		if err := yaml.UnmarshalWithOptions(raw, &file, yaml.AllowDuplicateMapKey()); err != nil {
 			t.Fatalf("%s: %v", list, err)
 		}
 		for name, m := range file.Metrics {
@@ -79,13 +93,47 @@ func receiverMetrics(t *testing.T) map[string]string {
 			if err != nil {
 				t.Fatalf("%s: %s: %v", list, name, err)
 			}
-			out[made] = "agent"
+			labels := append(spelled(m.Attributes...), "k8s_node_name")
+			labels = append(labels, spelled(slices.Collect(maps.Keys(file.Resource))...)...)
+			if slices.Contains(m.Attributes, "hw.id") && !slices.Contains(m.Attributes, "k8s.pod.uid") { // named by collector/podlabels
+				labels = append(labels, spelled("k8s.namespace.name", "k8s.pod.name", "k8s.container.name", "pitcrew.job.name", "pitcrew.rank")...)
+			}
+			out[made] = emitted{"agent", labels}
 			for _, f := range m.DCGM {
-				out[f.Prometheus] = "dcgm"
+				out[f.Prometheus] = emitted{exporter: "dcgm"}
 			}
 		}
 	}
 	return out
+}
+
+// An alert on invented labels passes its own test and fails on a cluster: it merges pods, or its text has holes.
+func TestTheSeriesOfTestsHaveTheLabelsThatComponentsEmit(t *testing.T) {
+	receivers, checked := receiverMetrics(t), 0
+	ofScrape := []string{"cluster", "instance", "job", "node", "namespace", "pod", "container", "endpoint"}
+	for _, r := range shippedRecords(t) {
+		for _, series := range []map[string]string{r.Test.Fires, r.Test.Below} {
+			for selector := range series {
+				at, err := promQL.ParseMetric(selector)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m, ours := receivers[at.Get(labels.MetricName)]
+				if !ours || m.labels == nil {
+					continue
+				}
+				checked++
+				at.Range(func(l labels.Label) {
+					if l.Name != labels.MetricName && !slices.Contains(m.labels, l.Name) && !slices.Contains(ofScrape, l.Name) {
+						t.Errorf("%s %s: %s has no label %s", r.ID, r.Alert, at.Get(labels.MetricName), l.Name)
+					}
+				})
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("only %d series were checked", checked)
+	}
 }
 
 // sources is all Go code and all metadata of some folders, as one text.
@@ -118,7 +166,7 @@ func TestEachKnownMetricOfOursIsEmitted(t *testing.T) {
 			switch row.exporter {
 			case "agent", "dcgm":
 				ours++
-				if receivers[name] != row.exporter {
+				if receivers[name].exporter != row.exporter {
 					t.Errorf("metrics.tsv: no receiver emits %s as %s", name, row.exporter)
 				}
 			case "remediator":
