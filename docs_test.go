@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pitcrew/pitcrew/remediator/notify"
+	"github.com/pitcrew/pitcrew/docs/runbooks"
 )
 
 var (
@@ -108,7 +108,7 @@ func TestEachAlertHasARunbookAndEachRunbookAnAlert(t *testing.T) {
 	own := map[string]bool{"PitcrewIncident": true, "PitcrewNeedsPerson": true, "PitcrewFinding": true}
 	alerts := map[string]string{} // name: URL
 	for name := range own {
-		alerts[name] = notify.Runbooks + name + ".md"
+		alerts[name] = runbooks.URL("", name)
 	}
 	files, err := filepath.Glob("rules/prometheus/*.yaml")
 	if err != nil {
@@ -140,7 +140,7 @@ func TestEachAlertHasARunbookAndEachRunbookAnAlert(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, url := range alerts {
-		path, ours := strings.CutPrefix(url, notify.Runbooks)
+		path, ours := strings.CutPrefix(url, runbooks.DefaultBase)
 		page, err := os.ReadFile(filepath.Join("docs/runbooks", path))
 		if !ours || err != nil {
 			t.Errorf("%s: %s leads to no page: %v", name, url, err)

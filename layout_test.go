@@ -26,7 +26,8 @@ type room struct {
 var rooms = []room{
 	{name: "semconv"},
 	{name: "event"},
-	{name: "rules"},
+	{name: "docs"},
+	{name: "rules", may: []string{"docs"}},
 	{name: "hook", base: true},
 	{name: "deploy"},
 	{name: "dashboards", base: true},
@@ -35,9 +36,9 @@ var rooms = []room{
 	{name: "bench", may: []string{"event", "detector"}, base: true},
 	{name: "receivers", may: []string{"semconv", "rules", "hook"}},
 	{name: "collector", may: []string{"semconv", "event", "rules", "hook", "bus", "detector", "receivers"}},
-	{name: "remediator", may: []string{"event", "rules", "deploy", "bus"}},
+	{name: "remediator", may: []string{"event", "docs", "rules", "deploy", "bus"}},
 	{name: "sandbox", may: []string{"event", "deploy", "bus", "remediator"}, base: true},
-	{name: "cmd", may: []string{"event", "rules", "deploy", "dashboards", "bus", "detector", "receivers", "collector", "remediator", "sandbox"}},
+	{name: "cmd", may: []string{"event", "docs", "rules", "deploy", "dashboards", "bus", "detector", "receivers", "collector", "remediator", "sandbox"}},
 }
 
 func roomOf(folder string) (r room, known bool) {

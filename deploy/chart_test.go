@@ -19,7 +19,9 @@ import (
 
 	"github.com/pitcrew/pitcrew/deploy"
 	"github.com/pitcrew/pitcrew/deploy/policies"
+	"github.com/pitcrew/pitcrew/docs/runbooks"
 	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/page"
 	"github.com/pitcrew/pitcrew/remediator/policy"
 	"github.com/pitcrew/pitcrew/sandbox"
 	"github.com/pitcrew/pitcrew/sandbox/sandboxtest"
@@ -118,6 +120,9 @@ var valueSets = map[string]map[string]any{
 		"uninstall":  map[string]any{"keepCordons": true}, "bus": map[string]any{"persistence": map[string]any{"whenDeleted": "Retain", "storageClassName": "fast"}}},
 	"enforcing below Kubernetes 1.36":  {"policies": map[string]any{"mode": "approve"}, "placementPolicy": false},
 	"with dashboards":                  {"monitoring": map[string]any{"dashboards": map[string]any{"kind": "configMap"}}},
+	"a page with actions":              {"page": map[string]any{"actions": true, "url": "https://pitcrew.example.com/"}},
+	"a page with a given access file":  {"page": map[string]any{"accessSecret": "access"}, "runbooks": map[string]any{"baseURL": "https://wiki.example.com/runbooks"}},
+	"no page":                          {"page": map[string]any{"enabled": false}},
 	"a webhook with a given authority": {"remediator": map[string]any{"rights": "enforce"}, "webhook": map[string]any{"enabled": true, "caSecret": "steer-ca", "caBundle": "LS0t"}},
 }
 
@@ -303,6 +308,54 @@ func TestTheChartsAlertsAreTheCatalogue(t *testing.T) {
 	}
 }
 
+// The page's access file is one that the page takes, and only page.actions makes an operator and lets one act.
+func TestThePageOfTheChartReadsOnlyUntilItIsToldOtherwise(t *testing.T) {
+	for actions, want := range map[bool][]page.Role{false: {page.Reader}, true: {page.Operator, page.Reader}} {
+		all := objects(t, map[string]any{"page": map[string]any{"actions": actions}})
+		text, _, _ := unstructured.NestedString(find(all, "Secret", "pitcrew-page").Object, "stringData", "access.yaml")
+		access, err := page.ParseAccess([]byte(text))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		var roles []page.Role
+		for _, a := range access.Tokens {
+			roles = append(roles, a.Role)
+		}
+		if !slices.Equal(roles, want) {
+			t.Errorf("actions %t: tokens of %v", actions, roles)
+		}
+		out := asJSON(t, find(all, "Deployment", "pitcrew-remediator"))
+		if acts := strings.Contains(out, `{"name":"PITCREW_PAGE_ACTIONS","value":"true"}`); acts != actions {
+			t.Errorf("actions %t: the remediator is told %t", actions, acts)
+		}
+	}
+}
+
+// Alerts and notices lead to the same runbooks, wherever those are.
+func TestAlertsAndNoticesLeadToTheRunbooksThatTheValuesName(t *testing.T) {
+	for base, values := range map[string]map[string]any{
+		runbooks.DefaultBase:                    {},
+		"https://pitcrew.example.com/runbooks/": {"page": map[string]any{"url": "https://pitcrew.example.com/"}},
+		"https://wiki.example.com/rb/":          {"page": map[string]any{"url": "https://pitcrew.example.com"}, "runbooks": map[string]any{"baseURL": "https://wiki.example.com/rb"}},
+	} {
+		values["monitoring"] = map[string]any{"rules": true}
+		all := objects(t, values)
+		urls := 0
+		for _, o := range all {
+			for _, part := range strings.Split(asJSON(t, o), `"runbook_url":"`)[1:] {
+				urls++
+				if o.GetKind() == "PrometheusRule" && !strings.HasPrefix(part, base) {
+					t.Fatalf("%s: an alert leads to %.80s", base, part)
+				}
+			}
+		}
+		told := strings.Contains(asJSON(t, find(all, "Deployment", "pitcrew-remediator")), `{"name":"PITCREW_RUNBOOKS_BASE_URL","value":"`+base+`"}`)
+		if urls < 100 || told == (base == runbooks.DefaultBase) {
+			t.Errorf("%s: %d alerts, the remediator is told: %t", base, urls, told)
+		}
+	}
+}
+
 // A packaged chart holds what its links lead to.
 func TestAPackagedChartRendersAsTheFolderDoes(t *testing.T) {
 	dir := t.TempDir()
@@ -310,11 +363,12 @@ func TestAPackagedChartRendersAsTheFolderDoes(t *testing.T) {
 		t.Fatal(said)
 	}
 	tgz, _ := filepath.Glob(filepath.Join(dir, "*.tgz"))
-	packed, said, err := helm(t, "template", "pitcrew", tgz[0], "-n", namespace)
+	fixed := "page.accessSecret=access" // or the chart makes other tokens each time
+	packed, said, err := helm(t, "template", "pitcrew", tgz[0], "-n", namespace, "--set", fixed)
 	if err != nil {
 		t.Fatal(said)
 	}
-	loose, _, _ := helm(t, "template", "pitcrew", chart, "-n", namespace)
+	loose, _, _ := helm(t, "template", "pitcrew", chart, "-n", namespace, "--set", fixed)
 	if packed != loose {
 		t.Error("the packaged chart renders otherwise")
 	}
@@ -339,6 +393,8 @@ func TestNonsensicalValuesAreRefusedByName(t *testing.T) {
 		"policies.shipped=false":                  "neither shipped nor extra",
 		"remediator.rights=all":                   "/remediator/rights",
 		"webhook.enabled=perhaps":                 "/webhook/enabled",
+		"page.url=wiki":                           "/page/url",
+		"runbooks.baseURL=javascript:x":           "/runbooks/baseURL",
 		"webhook.enabled=true,webhook.caSecret=x": "give the ca.crt of webhook.caSecret",
 	} {
 		if _, said, err := helm(t, "template", "pitcrew", chart, "--set", set); err == nil || !strings.Contains(said, want) {

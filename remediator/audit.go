@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/remediator/cluster"
 	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/page"
 )
 
 // audit records every write to the cluster before it is sent and again with its answer: in a file, and with its incident.
@@ -30,6 +31,8 @@ type auditLine struct {
 	UID      string    `json:"uid,omitempty"`
 	Incident string    `json:"incident,omitempty"`
 	What     string    `json:"what,omitempty"`
+	Actor    string    `json:"actor,omitempty"`  // the person, of what a person did on the incident page
+	Reason   string    `json:"reason,omitempty"` // that the person gave
 	DryRun   bool      `json:"dry_run,omitempty"`
 	TookS    float64   `json:"took_s,omitempty"`
 	Error    string    `json:"error,omitempty"`
@@ -76,16 +79,36 @@ func (a *audit) write(_ context.Context, w cluster.Write) {
 			At: l.At, Verb: w.Verb, Object: object + ": " + w.What, UID: w.UID, TookS: l.TookS, Error: l.Error,
 		})
 	}
+	if err := a.append(l); err != nil {
+		a.log.Error("audit log", "error", err)
+	}
+}
+
+// append adds a line to the file, if there is one. The caller holds mu.
+func (a *audit) append(l auditLine) error {
 	if a.file == nil {
-		return
+		return nil
 	}
 	raw, err := json.Marshal(l)
 	if err == nil {
 		_, err = a.file.Write(append(raw, '\n'))
 	}
-	if err != nil {
-		a.log.Error("audit log", "error", err)
+	return err
+}
+
+// person records what a person does on the incident page: before it is done, and again with what came of it.
+func (a *audit) person(act page.Act) error {
+	l := auditLine{At: time.Now(), Stage: "intent", Verb: act.Verb, Object: act.Object, Incident: act.Incident, Actor: act.Actor, Reason: act.Reason}
+	if act.Done {
+		l.Stage = "done"
+		if act.Err != nil {
+			l.Error = act.Err.Error()
+		}
 	}
+	a.log.Info("a person acts", "actor", l.Actor, "stage", l.Stage, "verb", l.Verb, "object", l.Object, "incident", l.Incident, "reason", l.Reason, "error", l.Error)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.append(l)
 }
 
 // of hands over what was written for an incident since it last asked.

@@ -57,6 +57,11 @@ type Options struct {
 	Steer                   string // address of the webhook that steers replacements below Kubernetes 1.36; empty: none
 	SteerCA                 string // directory with the webhook's authority, ca.crt and ca.key
 	OTLP                    string // address for traces; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, if it does
+	Page                    string // address of the incident page; empty: none
+	PageAccess              string // file that says who may use it
+	PageActions             bool   // operators may act on it
+	PagePeople              string // file of what people did, as `pitcrew policy simulate --compare` reads it; empty: none
+	Runbooks                string // base address of the runbooks, for notices; empty: runbooks.DefaultBase
 	Log                     *slog.Logger
 
 	// AfterStep is called after each step of an incident and before it is recorded; tests crash there.
@@ -117,6 +122,9 @@ func Run(ctx context.Context, o Options) error {
 	group.Go(func() error { notices.Run(ctx); return nil })
 	if o.Metrics != "" {
 		group.Go(func() error { return m.serve(ctx, o.Metrics, o.Profiles) })
+	}
+	if o.Page != "" {
+		group.Go(func() error { return servePage(ctx, o, b, c, record) })
 	}
 	if o.Steer != "" {
 		group.Go(func() error {

@@ -19,7 +19,7 @@ const tellAgain = 10 * time.Minute
 // receivers are the places that notices go to, by the addresses of the options.
 func receivers(o Options) (out []notify.Receiver, err error) {
 	for _, address := range o.Alertmanagers {
-		a, err := notify.NewAlertmanager(address)
+		a, err := notify.NewAlertmanager(address, o.Runbooks)
 		if err != nil {
 			return nil, err
 		}

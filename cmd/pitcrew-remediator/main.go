@@ -48,6 +48,9 @@ func command() *cobra.Command {
 			if n := o.NATSReplicas; n != 1 && n != 3 && n != 5 {
 				return fmt.Errorf("--nats-replicas %d (PITCREW_NATS_REPLICAS): must be 1, 3 or 5, and not more than NATS has servers", n)
 			}
+			if err := checkPage(&o); err != nil {
+				return err
+			}
 			return remediator.Run(c.Context(), o)
 		},
 	}
@@ -72,6 +75,7 @@ func command() *cobra.Command {
 	f.StringSliceVar(&o.Webhooks, "webhook", list("PITCREW_WEBHOOK"), "address that gets the policy step notify as CloudEvents; may be repeated (PITCREW_WEBHOOK)")
 	f.StringVar(&o.Steer, "steer", env("PITCREW_STEER", ""), "`address` of the webhook that sends replacements to their nodes below Kubernetes 1.36, such as :9443; empty: none (PITCREW_STEER)")
 	f.StringVar(&o.SteerCA, "steer-ca", env("PITCREW_STEER_CA", ""), "`directory` with ca.crt and ca.key, by which the webhook makes its certificates (PITCREW_STEER_CA)")
+	pageFlags(f, &o)
 	f.StringVar(&o.OTLP, "otlp", "", "where one trace per incident goes, OTLP over gRPC: host:4317 without TLS, or with https://; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, or none")
 	f.BoolVar(&o.Elect, "leader-elect", true, "act only while holding the lease")
 	f.DurationVar(&o.Lease, "lease", 15*time.Second, "a leader that is silent for so long is replaced; whole seconds")

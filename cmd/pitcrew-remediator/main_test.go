@@ -34,3 +34,17 @@ func TestANumberOfReplicasThatNATSCannotKeepIsRefused(t *testing.T) {
 		t.Errorf("from the environment: %s", got)
 	}
 }
+
+func TestSettingsOfThePageThatCannotWorkAreRefused(t *testing.T) {
+	for args, want := range map[string]string{
+		"--page :9403":                              "--page-access",
+		"--runbooks-base-url wiki/runbooks":         "--runbooks-base-url",
+		"--runbooks-base-url javascript:alert(1)//": "--runbooks-base-url",
+	} {
+		c := command()
+		c.SetArgs(strings.Fields(args))
+		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}

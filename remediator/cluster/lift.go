@@ -25,6 +25,9 @@ type Lift struct {
 	At       time.Time `json:"at"`
 }
 
+// commandManager owns the fields that a person's command wrote.
+const commandManager = "pitcrew"
+
 // maxLiftText bounds who and why: they are written on the node.
 const maxLiftText = 256
 
@@ -47,22 +50,33 @@ func QuarantineOf(n *corev1.Node) (q Quarantine, why string, quarantined bool) {
 // records it. ErrNotQuarantined: nothing was there. ErrQuarantined: another incident has the node by now.
 func LiftQuarantine(ctx context.Context, nodes typedcore.NodeInterface, node string, l Lift) error {
 	op := fmt.Sprintf("lift the quarantine of node %s for incident %s", node, l.Incident)
+	return patchLive(ctx, nodes, node, op, func(n *corev1.Node) ([]byte, error) {
+		switch q, _, quarantined := QuarantineOf(n); {
+		case !quarantined:
+			return nil, ErrNotQuarantined
+		case q.Incident != l.Incident:
+			return nil, fmt.Errorf("%w: %s", ErrQuarantined, q.Incident)
+		}
+		return l.patch(n)
+	})
+}
+
+// patchLive reads a node and sends the patch that change makes of it, again if somebody else wrote the node in between. Nothing is sent if
+// change returns no patch.
+func patchLive(ctx context.Context, nodes typedcore.NodeInterface, node, op string, change func(*corev1.Node) ([]byte, error)) error {
 	for range nodeTries {
 		n, err := nodes.Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return wrap(op, err)
 		}
-		switch q, _, quarantined := QuarantineOf(n); {
-		case !quarantined:
-			return fmt.Errorf("%s: %w", op, ErrNotQuarantined)
-		case q.Incident != l.Incident:
-			return fmt.Errorf("%s: %w: %s", op, ErrQuarantined, q.Incident)
-		}
-		body, err := l.patch(n)
+		body, err := change(n)
 		if err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}
-		if _, err = nodes.Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "pitcrew"}); !apierrors.IsConflict(err) {
+		if body == nil {
+			return nil
+		}
+		if _, err = nodes.Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: commandManager}); !apierrors.IsConflict(err) {
 			return wrap(op, err)
 		}
 	}

@@ -141,6 +141,7 @@ func (v *views) node(n *corev1.Node) {
 		v.names = slices.Insert(v.names, at, n.Name)
 	}
 	base.Condition, base.LastFault = s.condition, s.lastFault
+	base.GPUs = gpusOf(alloc)
 	v.tally.Replace(s.base, base)
 	s.base, s.alloc = base, alloc
 	v.touch(n.Name, s)

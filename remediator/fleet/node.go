@@ -35,8 +35,16 @@ type Node struct {
 	// bound or nominated to the node and of reservations whose pod is not there yet. A resource that is missing does not exist here.
 	Free map[string]int64
 
+	GPUs GPUs // that it offers; how many of them are free is in Free
+
 	Condition string    // what its agent reports to be wrong with its hardware; empty: nothing
 	LastFault time.Time // zero if none is known
+}
+
+// GPUs are the whole GPUs of a node, under the resource by which pods ask for them.
+type GPUs struct {
+	Resource string // empty: the node offers none
+	Total    int64
 }
 
 // Taint is a taint of a node.

@@ -12,3 +12,6 @@ type Approval struct {
 
 // Key is the key under which the record is stored.
 func (a Approval) Key() string { return a.ID }
+
+// Remedy says how a person can end what the incident waits for; empty if nobody can or needs to.
+func (i Incident) Remedy() string { return i.remedy() }

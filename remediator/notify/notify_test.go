@@ -153,7 +153,7 @@ func TestAWebhookGetsACloudEventWithTheKeyAsItsId(t *testing.T) {
 
 func TestAnIncidentIsOneAlertFromItsOpeningToItsClose(t *testing.T) {
 	p := newPlace(t)
-	a, err := NewAlertmanager(p.URL + "/am")
+	a, err := NewAlertmanager(p.URL+"/am", "https://pitcrew.example.com/runbooks/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestAnIncidentIsOneAlertFromItsOpeningToItsClose(t *testing.T) {
 			said = append(said, a.Labels["alertname"]+" "+firing)
 			raw, _ := json.Marshal(a.Labels)
 			labels[string(raw)] = true
-			if !a.StartsAt.Equal(began) || a.Annotations["summary"] == "" || a.Annotations["runbook_url"] != Runbooks+a.Labels["alertname"]+".md" {
+			if !a.StartsAt.Equal(began) || a.Annotations["summary"] == "" || a.Annotations["runbook_url"] != "https://pitcrew.example.com/runbooks/"+a.Labels["alertname"]+".md" {
 				t.Errorf("alert %+v", a)
 			}
 		}
@@ -197,7 +197,7 @@ func TestAnIncidentIsOneAlertFromItsOpeningToItsClose(t *testing.T) {
 }
 
 func TestAnIncidentThatFailedKeepsCallingAPerson(t *testing.T) {
-	as := alerts(notice(Closed, func(n *Notice) { n.NeedsPerson = true }))
+	as := alerts(notice(Closed, func(n *Notice) { n.NeedsPerson = true }), "")
 	if len(as) != 2 || as[1].Labels["alertname"] != "PitcrewNeedsPerson" || !as[1].EndsAt.After(as[0].EndsAt) {
 		t.Errorf("alerts %+v", as)
 	}
@@ -342,7 +342,7 @@ func TestWhatWaitsAtTheEndIsTriedOnceMore(t *testing.T) {
 
 func TestAWrongAddressIsNamed(t *testing.T) {
 	for _, address := range []string{"alertmanager:9093", "ftp://h", "http://", "::"} {
-		if _, err := NewAlertmanager(address); err == nil || !strings.HasPrefix(err.Error(), "alertmanager: ") {
+		if _, err := NewAlertmanager(address, ""); err == nil || !strings.HasPrefix(err.Error(), "alertmanager: ") {
 			t.Errorf("%s: %v", address, err)
 		}
 		if _, err := NewWebhook(address); err == nil || !strings.HasPrefix(err.Error(), "webhook: ") {

@@ -5,10 +5,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-)
 
-// Runbooks is where the page of an alert is, by its name.
-const Runbooks = "https://github.com/pitcrew/pitcrew/blob/main/docs/runbooks/"
+	"github.com/pitcrew/pitcrew/docs/runbooks"
+)
 
 const header = "# Generated from rules/catalog: edit the record there, then run `make golden`.\n"
 
@@ -22,7 +21,7 @@ func (r *Record) labels() map[string]string {
 
 // annotations in the order in which they are written.
 func (r *Record) annotations() [][2]string {
-	return [][2]string{{"summary", r.Summary}, {"description", r.Impact}, {"runbook_url", Runbooks + r.Page()}}
+	return [][2]string{{"summary", r.Summary}, {"description", r.Impact}, {"runbook_url", runbooks.URL(runbooks.DefaultBase, r.Alert)}}
 }
 
 // quote writes text as a YAML scalar on one line.

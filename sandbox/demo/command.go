@@ -99,7 +99,7 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 	if kept {
 		f.dir = sandboxcmd.DefaultDir()
 	}
-	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Auth: true, Progress: story})
+	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Auth: true, Page: f.keep, Progress: story})
 	if err != nil {
 		return err
 	}
@@ -111,6 +111,9 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 	j, err := s.Submit(ctx, "llm", f.c)
 	if err != nil {
 		return err
+	}
+	if f.keep {
+		fmt.Fprintf(story, "\nopen this in a browser; it is live during the fault and after it:\n\n  %s\n\n", s.PageURL())
 	}
 	s.say("job %s/%s submitted: %d pods, %d real %s ranks (gloo), started by %s", Namespace, j.Name, WorldSize, WorldSize, s.trainer, f.c.Launcher)
 	if err := s.Reached(ctx, j, warmSteps, startsWithin); err != nil {
@@ -151,7 +154,7 @@ func linger(ctx context.Context, s *Stage) error {
 		return err
 	}
 	whole := func(format string, a ...any) { fmt.Fprintf(s.o.Progress, format+"\n", a...) } // what is to be copied is not folded
-	whole("\nstill running; Ctrl-C ends it. In another terminal:")
+	whole("\nstill running; Ctrl-C ends it. What happened, why, and how long each part took:\n\n  %s\n\nIn another terminal:", s.PageURL())
 	whole("  export KUBECONFIG=%s PITCREW_NATS=%s PITCREW_CLUSTER=%s PITCREW_NATS_TOKEN_FILE=%s", s.box.Kubeconfig(), s.url, ClusterName, token)
 	whole("  bin/pitcrew incident list · incident show ID · incident watch · pause · resume")
 	whole("  bin/pitcrew sandbox --dir %s status · fault KIND --rank R · repair NODE · logs agent", s.box.Dir())

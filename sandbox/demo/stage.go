@@ -47,6 +47,7 @@ type Stage struct {
 	proxies   map[string]string // of nodes, to NATS
 
 	kubeconfig string // of the remediator's account
+	page       string // address of the incident page, which signs in at once
 }
 
 // Box is the cluster, Bus the stage's own connection to NATS, Incidents the remediator's records.
@@ -80,6 +81,8 @@ type StageOptions struct {
 	Auth     bool
 	Policies func([]policy.Policy) []policy.Policy // changes the policies in force; nil: as shipped
 	Bin      string                                // folder of Pitcrew's programs; empty: this program's own
+	// Page serves the incident page.
+	Page bool
 	// Links puts each agent's connection to NATS on its node's link, so that Node.Cut cuts it.
 	Links bool
 	// Remediator is the command of another remediator than the program's own; the stage's flags are added to it.
@@ -308,6 +311,11 @@ func (s *Stage) startRemediator() error {
 	}
 	argv = append(slices.Clone(argv), "--nats", s.url, "--cluster", ClusterName, "--kubeconfig", s.kubeconfig, "--policies", file,
 		"--metrics", "127.0.0.1:"+strconv.Itoa(p), "--audit", s.RemediatorAudit())
+	page, err := s.servePage()
+	if err != nil {
+		return err
+	}
+	argv = append(argv, page...)
 	if s.o.Emulate != "" {
 		argv = append(argv, "--steer", "127.0.0.1:"+strconv.Itoa(s.ports["steer"]), "--steer-ca", s.webhookCA())
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
-	"github.com/pitcrew/pitcrew/remediator/guard"
+	"github.com/pitcrew/pitcrew/remediator/answer"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 )
 
@@ -24,7 +24,7 @@ func Command() *cobra.Command {
 	c := &cobra.Command{Use: "incident", Aliases: []string{"incidents"}, Short: "Look at incidents and answer those that wait"}
 	f.Register(c.PersistentFlags())
 	c.AddCommand(list(&f), show(&f), watch(&f), export(&f),
-		answer(&f, "approve", incident.Approves), answer(&f, "reject", incident.Rejects), answer(&f, "hold", incident.Holding), answer(&f, "release", incident.Releases))
+		reply(&f, "approve", incident.Approves), reply(&f, "reject", incident.Rejects), reply(&f, "hold", incident.Holding), reply(&f, "release", incident.Releases))
 	return c
 }
 
@@ -107,7 +107,7 @@ var shorts = map[string]string{
 	"release": "Release a parent that is held",
 }
 
-func answer(f *connect.Flags, use, word string) *cobra.Command {
+func reply(f *connect.Flags, use, word string) *cobra.Command {
 	var reason string
 	c := &cobra.Command{
 		Use: use + " ID", Short: shorts[use], Args: cobra.ExactArgs(1),
@@ -131,33 +131,14 @@ func answer(f *connect.Flags, use, word string) *cobra.Command {
 
 // respond records an operator's answer to an incident: one of incident's words.
 func respond(ctx context.Context, s store, id, word, reason string) (incident.Incident, error) {
-	for {
-		i, rev, err := get(ctx, s, id)
-		if err != nil {
-			return i, err
-		}
-		parents := word == incident.Holding || word == incident.Releases
-		switch {
-		case parents && i.Group == nil:
-			return i, refused("incident %s is not the parent of others; to hold it alone, annotate its node or job with %s", i.ID, guard.HoldAnnotation)
-		case i.Group != nil && !i.Open():
-			return i, refused("incident %s has ended: %s", i.ID, i.Headline())
-		case i.Approval != "" && i.Group != nil:
-			return i, refused("incident %s has not taken the last answer in yet (%s); try again in a moment", i.ID, i.Approval)
-		case !parents && !(i.Group != nil && word == incident.Rejects) && !i.Asks():
-			return i, refused("incident %s does not wait for an answer: it is %s", i.ID, i.Headline())
-		}
-		i.Approval = fmt.Sprintf("%s by %s at %s", word, connect.Operator(), time.Now().UTC().Format(time.DateTime))
-		if reason != "" {
-			i.Approval += ": " + reason
-		}
-		if _, err = s.Put(ctx, i.ID, i, rev); errors.Is(err, bus.ErrConflict) {
-			continue
-		}
+	i, _, err := get(ctx, s, id) // by the beginning of its id, if need be
+	if err != nil {
 		return i, err
 	}
-}
-
-func refused(format string, args ...any) error {
-	return exit.With(exit.Refused, fmt.Errorf(format, args...))
+	i.Approval, err = answer.Give(ctx, s, i.ID, answer.Answer{Word: word, By: connect.Operator(), Reason: reason, At: time.Now()})
+	var refused answer.Refused
+	if errors.As(err, &refused) {
+		return i, exit.With(exit.Refused, err)
+	}
+	return i, err
 }
