@@ -23,31 +23,16 @@ func (c *Cluster) LiftQuarantine(ctx context.Context, node string, l Lift) error
 	return c.commanded(ctx, w, func(ctx context.Context) error { return LiftQuarantine(ctx, c.kube.CoreV1().Nodes(), node, l) })
 }
 
-// HoldNode keeps Pitcrew's hands off a node until ReleaseNode: by the annotation that kubectl sets. why must not be empty.
+// HoldNode does what HoldNode of the package does, with the rights of this process, and audits it.
 func (c *Cluster) HoldNode(ctx context.Context, node, why string) error {
-	why = bounded(why)
-	return c.annotate(ctx, node, "hold", func(n *corev1.Node) (*string, bool) { return &why, held(n.Annotations) != why })
+	w := Write{Verb: "patch", Kind: "Node", Name: node, What: "hold"}
+	return c.commanded(ctx, w, func(ctx context.Context) error { return HoldNode(ctx, c.kube.CoreV1().Nodes(), node, why) })
 }
 
-// ReleaseNode takes a node's hold away, whoever set it.
+// ReleaseNode does what ReleaseNode of the package does, with the rights of this process, and audits it.
 func (c *Cluster) ReleaseNode(ctx context.Context, node string) error {
-	return c.annotate(ctx, node, "release", func(n *corev1.Node) (*string, bool) {
-		_, there := n.Annotations[AnnotationHold]
-		return nil, there
-	})
-}
-
-func (c *Cluster) annotate(ctx context.Context, node, what string, want func(*corev1.Node) (*string, bool)) error {
-	w := Write{Verb: "patch", Kind: "Node", Name: node, What: what}
-	return c.commanded(ctx, w, func(ctx context.Context) error {
-		return patchLive(ctx, c.kube.CoreV1().Nodes(), node, what+" node "+node, func(n *corev1.Node) ([]byte, error) {
-			value, needed := want(n)
-			if !needed {
-				return nil, nil
-			}
-			return nodePatch{annotations: map[string]*string{AnnotationHold: value}}.body(n)
-		})
-	})
+	w := Write{Verb: "patch", Kind: "Node", Name: node, What: "release"}
+	return c.commanded(ctx, w, func(ctx context.Context) error { return ReleaseNode(ctx, c.kube.CoreV1().Nodes(), node) })
 }
 
 func (c *Cluster) commanded(ctx context.Context, w Write, do func(context.Context) error) error {

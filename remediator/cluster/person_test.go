@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 
@@ -26,8 +27,14 @@ func TestAPersonHoldsReleasesAndGivesBackANodeAndEachWriteIsAudited(t *testing.T
 	if err := c.HoldNode(within(t), "a3", "olga: checking"); err != nil || node(t, s, "a3").Annotations[cluster.AnnotationHold] != "olga: checking" {
 		t.Fatalf("hold: %v %v", err, node(t, s, "a3").Annotations)
 	}
-	if err := errors.Join(c.ReleaseNode(within(t), "a3"), c.ReleaseNode(within(t), "a3")); err != nil {
+	if err := c.HoldNode(within(t), "a3", "max: mine"); !errors.Is(err, cluster.ErrHeld) || !strings.Contains(err.Error(), "olga: checking") {
+		t.Errorf("a second hold: %v", err)
+	}
+	if err := c.ReleaseNode(within(t), "a3"); err != nil {
 		t.Fatal(err)
+	}
+	if err := c.ReleaseNode(within(t), "a3"); !errors.Is(err, cluster.ErrNotHeld) {
+		t.Errorf("a second release: %v", err)
 	}
 	if _, held := node(t, s, "a3").Annotations[cluster.AnnotationHold]; held {
 		t.Error("the hold stayed")
@@ -46,7 +53,7 @@ func TestAPersonHoldsReleasesAndGivesBackANodeAndEachWriteIsAudited(t *testing.T
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if len(said) != 7 || said[0] != "hold" || said[6] != "lift quarantine for olga" {
+	if len(said) != 8 || said[0] != "hold" || said[7] != "lift quarantine for olga" {
 		t.Errorf("audited: %q", said)
 	}
 }

@@ -100,6 +100,8 @@ var refusals = []struct {
 }{
 	{errStale, http.StatusConflict, ""},
 	{bus.ErrNotFound, http.StatusNotFound, "There is no such incident. "},
+	{cluster.ErrHeld, http.StatusConflict, "Somebody else holds the node. "},
+	{cluster.ErrNotHeld, http.StatusConflict, "The node is not on hold any more. "},
 	{cluster.ErrNotQuarantined, http.StatusConflict, "Somebody else was faster. "},
 	{cluster.ErrQuarantined, http.StatusConflict, "Another incident has the node by now. "},
 	{cluster.ErrNotFound, http.StatusNotFound, ""},
