@@ -57,6 +57,27 @@ func (b *Bus) Found(ctx context.Context) (all []Condition, refused []error, err 
 	return all, refused, err
 }
 
+// WatchFound follows the findings of the cluster's gateways: each as it is set, and not active once it is taken away. current is called when all
+// that stood has been told. What its gateway may not say is refused.
+func (b *Bus) WatchFound(ctx context.Context, current func(), handle func(Condition), refused func(key string, err error)) error {
+	return b.findings().refusing(refused).Watch(ctx, current, func(v Change[Condition]) {
+		switch parts := strings.SplitN(v.Key, "\n", 3); {
+		case !b.ours(v.Key):
+		case v.Deleted:
+			if len(parts) == 3 {
+				handle(Condition{Gateway: strings.TrimPrefix(parts[1], gatewayMark), Key: parts[2]})
+			}
+		default:
+			c, err := b.admitFound(v)
+			if err != nil {
+				refused(v.Key, err)
+				return
+			}
+			handle(c)
+		}
+	})
+}
+
 func (b *Bus) admitFound(v Change[Condition]) (Condition, error) {
 	c := v.Value
 	e, err := event.Decode(c.Raw)

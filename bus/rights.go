@@ -66,7 +66,7 @@ var duties = map[Role]duty{
 		makes:     true,
 		acts:      true,
 		pull:      allStreams,
-		follow:    []string{IncidentBucket, AttemptBucket, ControlBucket},
+		follow:    []string{IncidentBucket, AttemptBucket, ControlBucket, FindingBucket},
 		get:       []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, LedgerBucket},
 		put:       []string{IncidentBucket + ".>", SeenBucket + ".>", AttemptBucket + ".>", ControlBucket + ".>", LedgerBucket + ".>", AsideBucket + ".>"},
 	},

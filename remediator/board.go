@@ -25,8 +25,9 @@ type board struct {
 	maxAge func() time.Duration
 	clock  func() time.Time
 
-	mu sync.RWMutex
-	at map[string]map[string]said // by node and the condition's key
+	mu    sync.RWMutex
+	at    map[string]map[string]said // by node and the condition's key
+	found map[string]*found          // what gateways say, by gateway and key
 }
 
 // said is what is kept of a condition.
@@ -38,7 +39,10 @@ type said struct {
 	signal    string
 	severity  event.Severity
 	logged    bool         // known by a line of the kernel log, not by a measurement
-	event     *event.Event // of a lost node only
+	event     *event.Event // of a lost node, and of a statistical finding
+	onset     time.Time
+	families  []string // of signals that the node itself measures
+	host      bool     // they are of the whole host
 }
 
 // What is kept of one node is bounded: an agent of 16 GPUs and as many ranks has less to say.
@@ -49,7 +53,8 @@ const (
 
 func newBoard(boot func(string) (string, error)) *board {
 	return &board{boot: boot, heard: func(string) bool { return true }, cleared: func(string) time.Time { return time.Time{} },
-		maxAge: func() time.Duration { return time.Duration(policy.DefaultGuards().KernelConditionMaxAge) }, clock: time.Now, at: map[string]map[string]said{}}
+		maxAge: func() time.Duration { return time.Duration(policy.DefaultGuards().KernelConditionMaxAge) }, clock: time.Now, at: map[string]map[string]said{},
+		found: map[string]*found{}}
 }
 
 // set takes in a condition.
@@ -64,8 +69,13 @@ func (b *board) set(c bus.Condition) {
 	d := c.Event.Data
 	v := said{key: c.Key, boot: c.BootID, active: c.Active, since: c.Since, target: d.Target, signal: d.Cause.Signal(), severity: d.Severity,
 		logged: d.Evidence.Signal == kernelLog}
+	v.onset = began(*c.Event)
+	v.families, v.host = familiesOf(*c.Event)
 	if c.Key == witness.Key {
 		v.event = c.Event
+	}
+	if policy.Statistical(*c.Event) {
+		v.event = brief(*c.Event)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,6 +209,9 @@ func mendedSince(all []said, t event.Target, from time.Time) (since time.Time) {
 // Standing implements incident.Conditions. A condition that ended before the event began is an earlier one: the agent sets a condition
 // a moment after it publishes the event.
 func (b *board) Standing(e event.Event) (incident.Standing, string) {
+	if event.GatewayOf(e.Source) != "" {
+		return b.foundStanding(e)
+	}
 	t, ended := e.Data.Target, ""
 	all := b.of(t.Node)
 	for _, v := range all {

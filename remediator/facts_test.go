@@ -17,7 +17,7 @@ func TestEveryFactOfAJobThatIsDeclaredIsFilled(t *testing.T) {
 		Job: event.Job{APIVersion: "batch/v1", Kind: "Job", Namespace: "ml", Name: "llm", UID: "u"}, Launcher: true, OptIn: true,
 		Labels: some, Annotations: some, NamespaceLabels: some, PriorityClass: "high",
 	}
-	j := jobFacts(g, &incident.Incident{WorldSize: 16, Attempt: 1, Restarts: 1})
+	j := jobFacts(g, &incident.Incident{WorldSize: 16, Attempt: 1, Restarts: 1}, incident.Cost{})
 	if empty := policy.Empty(policy.Node{}, j, policy.Incident{}, policy.FromJob, policy.FromPods); len(empty) > 0 {
 		t.Errorf("declared in the table of facts and not filled: %v", empty)
 	}

@@ -21,6 +21,8 @@ type judge struct {
 	policies book
 	nodes    nodes
 	kill     func() guard.Kill
+	said     *board       // what nodes and gateways say; nil: nothing is known
+	seen     *occurrences // what happened lately; nil: nothing is known
 
 	mu     sync.Mutex
 	scopes map[string]scope // by policy
@@ -55,7 +57,7 @@ func nodeFacts(n *fleet.Node) policy.Node {
 	}
 }
 
-func jobFacts(g *cluster.Gang, i *incident.Incident) policy.Job {
+func jobFacts(g *cluster.Gang, i *incident.Incident, c incident.Cost) policy.Job {
 	if g == nil {
 		return policy.Job{}
 	}
@@ -73,6 +75,7 @@ func jobFacts(g *cluster.Gang, i *incident.Incident) policy.Job {
 	if i != nil {
 		j.WorldSize, j.Attempt, j.Restarts = i.WorldSize, i.Attempt, i.Restarts
 	}
+	j.RestartCost = c.GPUSeconds(j.WorldSize, policy.DefaultRestart)
 	return j
 }
 
@@ -91,7 +94,8 @@ var modes = map[policy.Outcome]policy.Mode{policy.Act: policy.Enforce, policy.As
 
 // decide is the whole decision of policy about an event.
 func (j *judge) decide(e event.Event, f incident.Facts) policy.Judgement {
-	return j.policies.current().Decide(e, nodeFacts(f.Node), jobFacts(f.Gang, f.Incident), incidentFacts(f.Incident))
+	seen := func(within time.Duration) int { return j.seen.times(e, within, f.Now) }
+	return j.policies.current().DecideSeen(e, nodeFacts(f.Node), jobFacts(f.Gang, f.Incident, f.Cost), incidentFacts(f.Incident), seen)
 }
 
 // Plan implements incident.Judge.
@@ -108,7 +112,10 @@ func (j *judge) Plan(e event.Event, f incident.Facts) (*incident.Plan, policy.Ju
 		p.OneCause = d.Guards.OneCause
 	}
 	if d.Verify != nil {
-		p.VerifyWithin = time.Duration(d.Verify.Within)
+		p.VerifyWithin, p.ByPace = time.Duration(d.Verify.Within), d.Verify.Signal == policy.Pace
+	}
+	if p.Terms = d.Terms; p.Terms != nil && p.Terms.Statistical {
+		p.ByPace = true
 	}
 	if len(p.Verbs()) == 0 {
 		d.Detail = "rule " + d.Policy + "/" + d.Rule + " only notifies"
@@ -227,8 +234,8 @@ func (j *judge) Guards(p *incident.Plan, f incident.Facts, b *ledger.Book) []gua
 		return ok
 	}}
 	with := p.With()
-	base := guard.Action{Policy: chosen, With: &with, Incident: f.Incident.ID, Node: nodeFacts(f.Node), Wants: f.Wants, Job: jobFacts(f.Gang, f.Incident),
-		Disruptive: p.Disruptive(), Seen: f.Seen}
+	base := guard.Action{Policy: chosen, With: &with, Incident: f.Incident.ID, Node: nodeFacts(f.Node), Wants: f.Wants, Job: jobFacts(f.Gang, f.Incident, f.Cost),
+		Disruptive: p.Disruptive(), Seen: f.Seen, Finding: j.finding(p, f)}
 	for _, c := range f.Incident.Faults {
 		base.Causes = append(base.Causes, c.EventID)
 	}

@@ -327,7 +327,10 @@ func (r *remediator) lead(ctx context.Context, l cluster.Lead) error {
 	case <-ctx.Done():
 		return ignoreEnd(term, group.Wait())
 	}
-	e := r.engine(pub, said, l)
+	group.Go(func() error { r.followFound(ctx, said); return nil })
+	seen := newOccurrences()
+	group.Go(func() error { r.recount(ctx, seen); return nil })
+	e := r.engine(pub, said, seen, l)
 	claim := &claims.Watch{Now: time.Now}
 	e.Claims = claim
 	w := r.witness(ctx, e, claim, pub, said)
@@ -337,7 +340,7 @@ func (r *remediator) lead(ctx context.Context, l cluster.Lead) error {
 	}
 	defer e.Wait()
 	r.tellStanding(e)
-	group.Go(func() error { return r.bus.EventsInLanes(ctx, bus.ActingConsumer, r.lanes(e)) })
+	group.Go(func() error { return r.bus.EventsInLanes(ctx, bus.ActingConsumer, r.lanes(e, seen)) })
 	group.Go(func() error { return r.conditions(ctx, e, said) })
 	group.Go(func() error { return r.upkeep(ctx, e, said) })
 	group.Go(func() error { r.uncordons(ctx, e, said); return nil })
@@ -373,12 +376,12 @@ func uncordonedBy(u cluster.Uncordoned) string {
 	return text
 }
 
-func (r *remediator) engine(pub *bus.Publisher, said *board, l cluster.Lead) *incident.Engine {
+func (r *remediator) engine(pub *bus.Publisher, said *board, seen *occurrences, l cluster.Lead) *incident.Engine {
 	k := bus.NewBucket[incident.Incident](r.bus, bus.IncidentBucket)
-	j := &judge{policies: r.policies, nodes: r.cluster, kill: r.kill}
+	j := &judge{policies: r.policies, nodes: r.cluster, kill: r.kill, said: said, seen: seen}
 	e := &incident.Engine{
 		Name: r.o.Cluster, Cluster: r.cluster, Checkpoint: &checkpoint.Coordinator{Agents: r.bus, Log: r.o.Log},
-		Judge: j, Store: k, Attempts: r.bus.Attempts(), Seen: seen{r.bus}, Conditions: said, Fence: fenceOf(l),
+		Judge: j, Store: k, Attempts: r.bus.Attempts(), Seen: handled{r.bus}, Conditions: said, Fence: fenceOf(l),
 		Now: time.Now, Log: r.o.Log, AfterStep: r.o.AfterStep, Writes: r.audit.of,
 	}
 	e.Ledger = ledger.New(ledger.Options{Store: bus.NewBucket[ledger.Book](r.bus, bus.LedgerBucket), Term: l.Token, Keep: j.lookback, Log: r.o.Log, Granted: e.Granted})
@@ -416,13 +419,14 @@ const (
 )
 
 // lanes is how events are dealt with: in parallel by node, and none holds up the events of another node.
-func (r *remediator) lanes(e *incident.Engine) bus.Lanes {
+func (r *remediator) lanes(e *incident.Engine, seen *occurrences) bus.Lanes {
 	return bus.Lanes{
 		Handle: func(ctx context.Context, d bus.Delivery) error {
 			if d.Event.Data.Target.Node == "" && d.Gateway == "" { // who publishes for a node speaks of that node, whatever it leaves out
 				d.Event.Data.Target.Node = d.Node
 			}
 			noteFault(r.cluster, d.Event)
+			seen.add(d.Event)
 			return e.Handle(ctx, d.Event, incident.Origin{Age: d.Age})
 		},
 		Hopeless: func(err error, tries int, lasts time.Duration) bool {
@@ -446,10 +450,10 @@ func badReason(err error) string {
 	return "malformed"
 }
 
-// seen is the bucket of dealt-with event ids.
-type seen struct{ b *bus.Bus }
+// handled is the bucket of dealt-with event ids.
+type handled struct{ b *bus.Bus }
 
-func (s seen) Known(ctx context.Context, id string) (bool, error) {
+func (s handled) Known(ctx context.Context, id string) (bool, error) {
 	_, _, err := bus.NewBucket[struct{}](s.b, bus.SeenBucket).Get(ctx, id)
 	if errors.Is(err, bus.ErrNotFound) {
 		return false, nil
@@ -457,7 +461,7 @@ func (s seen) Known(ctx context.Context, id string) (bool, error) {
 	return err == nil, err
 }
 
-func (s seen) Remember(ctx context.Context, id string) error {
+func (s handled) Remember(ctx context.Context, id string) error {
 	_, err := s.b.Seen(ctx, id)
 	return err
 }

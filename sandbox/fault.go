@@ -16,7 +16,7 @@ import (
 type FaultKind string
 
 const (
-	ECCDegrading FaultKind = "ecc-degrading" // XID 63 and rising corrected errors; the rank lives
+	ECCDegrading FaultKind = "ecc-degrading" // XID 63 three times and rising corrected errors; the rank lives
 	XID79        FaultKind = "xid79"         // off the bus, said by the kernel log and DCGM; the rank's calls block
 	GPULost      FaultKind = "gpu-lost"      // off the bus, said by DCGM alone; the rank's calls block
 	XID48        FaultKind = "xid48"         // uncorrectable memory error; the rank's calls fail
@@ -175,8 +175,13 @@ func (n *Node) fail(in Injected) error {
 	remap := func() error {
 		return xid(63, nobody+"Row Remapper: New row (0x0000000018f31d80) marked for remapping, reset gpu to activate.")
 	}
+	again := func(row string) func() error {
+		return func() error {
+			return xid(63, nobody+"Row Remapper: New row ("+row+") marked for remapping, reset gpu to activate.")
+		}
+	}
 	steps := map[FaultKind][]func() error{
-		ECCDegrading: {remap, func() error { return n.DCGM.RampECC(g.Index, 20) }},
+		ECCDegrading: {remap, again("0x0000000018f31e80"), again("0x0000000018f32a00"), func() error { return n.DCGM.RampECC(g.Index, 20) }},
 		XID79: {
 			func() error { return g.set(GPUBlocks) },
 			func() error { return xid(79, nobody+"GPU has fallen off the bus.") },

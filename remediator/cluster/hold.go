@@ -39,3 +39,14 @@ func ReleaseNode(ctx context.Context, nodes typedcore.NodeInterface, node string
 		return nodePatch{annotations: map[string]*string{AnnotationHold: nil}}.body(n)
 	})
 }
+
+// HoldJob annotates a gang's top object with a hold, so that Pitcrew leaves the job alone until a person removes it. A hold that somebody set
+// stays as it is. Repeating it changes nothing.
+func (c *Cluster) HoldJob(ctx context.Context, g Gang, incident, why string) error {
+	return c.patchTop(ctx, g, incident, "hold", func(t top) (topPatch, error) {
+		if v, held := t.annotations[AnnotationHold]; held && v != "false" {
+			return topPatch{}, nil
+		}
+		return topPatch{needed: true, annotations: map[string]*string{AnnotationHold: &why}}, nil
+	})
+}

@@ -23,6 +23,16 @@ type Grant struct {
 	Nodes    []Place   `json:"n,omitempty"` // nodes that it may cordon
 	Targets  []string  `json:"g,omitempty"` // nodes reserved for its replacements
 	Did      []Done    `json:"d,omitempty"` // recorded before it was done
+	Finding  string    `json:"f,omitempty"` // the statistical finding that it was granted for, as its signal
+	Vain     bool      `json:"v,omitempty"` // the move did not help: the node was not the cause
+}
+
+// VainWindow is how long a move that did not help is remembered.
+const VainWindow = 30 * 24 * time.Hour
+
+// Kept reports whether a guard may still look at a grant that has ended.
+func (g Grant) Kept(before, now time.Time) bool {
+	return !g.Ended.Before(before) && len(g.Did) > 0 || g.Vain && now.Sub(g.Ended) < VainWindow
 }
 
 // Place is a node with the domains that breakers count by.
@@ -72,7 +82,7 @@ func (g Grant) allows(node string) bool {
 // Add is the grant with what want asks for besides.
 func (g Grant) Add(want Grant) Grant {
 	out := g.Clone()
-	out.Policy, out.Charged, out.Restart = want.Policy, max(g.Charged, want.Charged), g.Restart || want.Restart
+	out.Policy, out.Charged, out.Restart, out.Finding = want.Policy, max(g.Charged, want.Charged), g.Restart || want.Restart, want.Finding
 	for _, p := range want.Nodes {
 		if !g.allows(p.Node) {
 			out.Nodes = append(out.Nodes, p)

@@ -51,6 +51,13 @@ const (
 	ActBudget  Name = "action-budget"
 	EventAge   Name = "max-event-age"
 	PerJob     Name = "max-per-job"
+	// The guards of findings: a statistical finding acts only if all of them allow it.
+	Lasts      Name = "finding-lasts"
+	SecondSign Name = "second-signal"
+	OneCulprit Name = "one-culprit"
+	WorthIt    Name = "worth-it"
+	Fresh      Name = "fresh-telemetry"
+	NotInVain  Name = "not-in-vain"
 	// LedgerFull is the ledger's own refusal, asked after all guards.
 	LedgerFull Name = "ledger-full"
 )
@@ -82,6 +89,8 @@ type Action struct {
 	Disruptive int        // disruptive steps of the whole plan, charged to the budget when the incident starts
 	// Seen is when the condition was last known to hold, by the bus's clock: the event's arrival, or later the node's own answer.
 	Seen time.Time
+	// Finding is what is known of the finding behind a plan that has terms; nil: it has none.
+	Finding *Finding
 }
 
 // State is what the guards judge by.
@@ -133,23 +142,30 @@ var kinds = map[policy.Verb]kind{
 
 // rule is one guard: whom it asks, when, and its judgement.
 type rule struct {
-	name  Name
-	asks  kind
-	start bool // only of an incident that has not yet acted
-	judge func(State, Action, time.Time) Verdict
+	name    Name
+	asks    kind
+	start   bool // only of an incident that has not yet acted
+	finding bool // only of a plan that has terms
+	judge   func(State, Action, time.Time) Verdict
 }
 
 var rules = []rule{
-	{KillSwitch, changes, false, killSwitch},
-	{Hold, changes, false, hold},
-	{OptIn, onJob, false, optIn},
-	{Blackout, harms, true, blackout},
-	{Breaker, cordons, false, breaker},
-	{Concurrent, harms, false, concurrent},
-	{Cooldown, harms, true, cooldown},
-	{ActBudget, harms, true, budget},
-	{EventAge, harms, true, eventAge},
-	{PerJob, restarts, false, perJob},
+	{KillSwitch, changes, false, false, killSwitch},
+	{Hold, changes, false, false, hold},
+	{OptIn, onJob, false, false, optIn},
+	{Blackout, harms, true, false, blackout},
+	{Breaker, cordons, false, false, breaker},
+	{Concurrent, harms, false, false, concurrent},
+	{Cooldown, harms, true, false, cooldown},
+	{ActBudget, harms, true, false, budget},
+	{EventAge, harms, true, false, eventAge},
+	{PerJob, restarts, false, false, perJob},
+	{Lasts, harms, true, true, lasts},
+	{SecondSign, harms, true, true, secondSignal},
+	{OneCulprit, harms, true, true, oneCulprit},
+	{WorthIt, harms, true, true, worthIt},
+	{Fresh, harms, true, true, fresh},
+	{NotInVain, harms, true, true, notInVain},
 }
 
 // Check gives every guard's verdict on an action, in the order of judgement. now is the caller's clock.
@@ -166,6 +182,8 @@ func Check(s State, a Action, now time.Time) []Verdict {
 		switch {
 		case k&r.asks == 0:
 			v = Verdict{Allowed: true, Detail: "does not judge " + string(a.Verb)}
+		case r.finding && a.Finding == nil:
+			v = Verdict{Allowed: true, Detail: "judges findings only"}
 		case r.start && started:
 			v = Verdict{Allowed: true, Detail: "judged when the incident started to act"}
 		default:
@@ -186,6 +204,7 @@ func Blocking(vs []Verdict) []Verdict {
 // measured says how the value that a guard looked at and its limit are told, where that is not a number of at most so many.
 var measured = map[Name]string{
 	KillSwitch: "CURRENT", OptIn: OptInLabel + " is CURRENT", Cooldown: "last: CURRENT, at least LIMIT apart", EventAge: "CURRENT old, at most LIMIT",
+	Lasts: "CURRENT, at least LIMIT", SecondSign: "CURRENT", WorthIt: "CURRENT, at least LIMIT", Fresh: "CURRENT old, at most LIMIT",
 }
 
 // String is one line for a person.

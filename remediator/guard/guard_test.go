@@ -277,7 +277,7 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 			if !strings.Contains(says, c.says) {
 				t.Errorf("says %s, want %s", says, c.says)
 			}
-			if len(vs) != 10 {
+			if len(vs) != 16 {
 				t.Errorf("%d verdicts; an incident records every guard's", len(vs))
 			}
 			rand.Shuffle(len(s.Grants), func(i, j int) { s.Grants[i], s.Grants[j] = s.Grants[j], s.Grants[i] })
@@ -314,7 +314,8 @@ func TestVerdictsComeInTheOrderOfJudgement(t *testing.T) {
 	for _, v := range guard.Check(guard.State{}, action(policy.Cordon), now) {
 		got = append(got, v.Guard)
 	}
-	want := []guard.Name{guard.KillSwitch, guard.Hold, guard.OptIn, guard.Blackout, guard.Breaker, guard.Concurrent, guard.Cooldown, guard.ActBudget, guard.EventAge, guard.PerJob}
+	want := []guard.Name{guard.KillSwitch, guard.Hold, guard.OptIn, guard.Blackout, guard.Breaker, guard.Concurrent, guard.Cooldown, guard.ActBudget, guard.EventAge, guard.PerJob,
+		guard.Lasts, guard.SecondSign, guard.OneCulprit, guard.WorthIt, guard.Fresh, guard.NotInVain}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

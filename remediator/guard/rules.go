@@ -203,6 +203,9 @@ func cooldown(s State, a Action, now time.Time) Verdict {
 		if g.Incident == a.Incident || g.sameCause(a.Causes) {
 			continue
 		}
+		if len(a.Wants) > 0 && !slices.ContainsFunc(g.Did, func(d Done) bool { return d.Verb == policy.Cordon && d.Node == a.Node.Name }) {
+			continue // what was done in place is no repetition of leaving the node
+		}
 		for _, d := range g.Did {
 			if d.Node == a.Node.Name && d.Verb == a.Verb && d.At.After(last) {
 				last, by = d.At, g.Incident

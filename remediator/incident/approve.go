@@ -57,6 +57,7 @@ func approve(ctx context.Context, v *view) Result {
 			}
 		}
 	}
+	pace := v.paceNow(ctx)
 	verdicts, err := v.admit(ctx, v.Plan)
 	if err != nil {
 		return failed(asStore(err))
@@ -73,6 +74,9 @@ func approve(ctx context.Context, v *view) Result {
 	}
 	return GoOn(Approved, text, func(i *Incident) {
 		i.Guards = verdicts
+		if i.Pace == nil {
+			i.Pace = pace
+		}
 		if !v.HeldAt.IsZero() && i.TakenUp.Before(v.HeldAt) {
 			i.TakenUp = v.now
 		}

@@ -33,6 +33,7 @@ func correlate(ctx context.Context, v *view) Result {
 		i.Faults = append(holding, i.Faults[judged:]...) // a refuted one is not to stand in the way of a checkpoint
 		i.WorldSize, i.NProc, i.Path = world, nproc, path
 		i.MaxStep, i.Attempt = max(i.MaxStep, live.MaxStep), max(i.Attempt, live.Attempt, record.Attempt)
+		i.sight(v.now, live, v.e.costOf(v.gang))
 	})
 }
 
@@ -104,7 +105,15 @@ func confirmed(f Fault, g *cluster.Gang, live checkpoint.Gang, missing map[strin
 		if dead {
 			return nil // its agent saw the process end, and nothing speaks against it
 		}
+		if f.statistical() {
+			return &refuted{why: fmt.Sprintf("rank %d cannot be read, so nothing says that it still runs", *f.Rank), open: true}
+		}
 		return &refuted{why: fmt.Sprintf("rank %d cannot be read, so only the event says that it hangs", *f.Rank), open: true}
+	case f.statistical():
+		if !r.Connected || r.Exit != "running" {
+			return &refuted{why: fmt.Sprintf("rank %d does not run, so it is not slow", *f.Rank)}
+		}
+		return nil
 	case dead && r.Connected && r.Exit == "running":
 		return &refuted{why: fmt.Sprintf("rank %d answers and runs", *f.Rank)}
 	case dead:

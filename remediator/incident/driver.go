@@ -31,6 +31,7 @@ type driver struct {
 	marked     map[string]bool     // nodes on which the watch has shown this incident's quarantine
 	wants      []placement.Request // of the pods that were last looked for a node for
 	asked      *bus.Save           // a round that saved, and of which the record may not know yet
+	pacedFrom  Sighting            // since when the pace of a recovered job is measured
 	released   string              // the last round whose ranks were released, or left to their own deadline
 
 	pending atomic.Pointer[Wait] // the wait under way, also one that is not recorded
@@ -278,7 +279,7 @@ func (d *driver) end(ctx context.Context, r Result) error {
 		}
 	}
 	var back []string
-	if r.outcome == Resolved || r.outcome == Cancelled {
+	if r.outcome == Resolved || r.outcome == Cancelled || r.outcome == NotTheCause {
 		var err error
 		if back, err = d.giveBack(ctx, i); err != nil {
 			return fmt.Errorf("%w: %w", errStore, err)
@@ -457,6 +458,9 @@ func (d *driver) giveBack(ctx context.Context, i Incident) (back []string, err e
 // needed reports whether a node is to stay cordoned: a fault of it may still hold, or another incident wants it so.
 func (d *driver) needed(i Incident, node string) bool {
 	for _, f := range i.Faults {
+		if f.statistical() { // that it still stands does not make the node unfit: a grant is what took it
+			continue
+		}
 		if s, _ := d.e.Conditions.Standing(f.Event); f.Node == node && f.Moves && s != Ended {
 			return true
 		}

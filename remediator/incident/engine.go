@@ -57,6 +57,7 @@ type Engine struct {
 	byNode  map[string][]*driver // open incidents without a job, and those that send a replacement there, by node
 	closed  map[string]Incident  // for guards: what was done lately
 	noted   map[string]int64     // events that opened nothing, by reason
+	costs   map[string]Cost      // of a restart, by the UID of a job that was restarted
 	look    chan struct{}        // what was only observed is to be looked at now
 	wg      sync.WaitGroup
 	ctx     context.Context
@@ -77,6 +78,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	e.mu.Lock()
 	e.kin = newKin()
 	e.ctx, e.drivers, e.closed, e.noted = ctx, map[string]*driver{}, map[string]Incident{}, map[string]int64{}
+	e.costs = map[string]Cost{}
 	e.byJob, e.byNode, e.look = map[string]*driver{}, map[string][]*driver{}, make(chan struct{}, 1)
 	e.mu.Unlock()
 	served, err := e.Ledger.Start(ctx, func() []guard.Grant { return grantsOf(stored, e.Now()) }, func(b *ledger.Book) { tidy(b, stored, e.Now()) })
@@ -174,9 +176,15 @@ func (e *Engine) remember(i Incident) {
 				oldest = id
 			}
 		}
+		if j := e.closed[oldest].Job; j != nil {
+			delete(e.costs, j.UID)
+		}
 		delete(e.closed, oldest)
 	}
 	e.closed[i.ID] = i
+	if c, ok := i.shown(); ok && i.Outcome == Recovered {
+		e.costs[i.Job.UID] = c
+	}
 }
 
 func (e *Engine) drive(i Incident, rev uint64) *driver {

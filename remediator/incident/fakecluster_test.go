@@ -154,6 +154,16 @@ func (w *world) Unsuspend(_ context.Context, g cluster.Gang, _ string) error {
 	return nil
 }
 
+func (w *world) HoldJob(_ context.Context, g cluster.Gang, _, why string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own := w.gangs[g.Job.UID]
+	changed := own.Held == ""
+	own.Held = why
+	w.wrotes("hold "+g.Job.Name, changed)
+	return nil
+}
+
 func (w *world) SetCondition(_ context.Context, name string, _ bool, _, _ string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -54,11 +54,20 @@ func (e *Engine) Handle(ctx context.Context, ev event.Event, o Origin) error {
 	if err != nil {
 		return err
 	}
-	if !h.asked || h.known {
+	switch {
+	case h.known:
 		return nil
+	case h.asked:
+		return e.Seen.Remember(ctx, ev.ID)
+	case h.askedTold && !h.told:
+		return e.Seen.Remember(ctx, toldID(ev.ID))
 	}
-	return e.Seen.Remember(ctx, ev.ID)
+	return nil
 }
+
+// toldID is under what it is remembered that people were told of an event that no rule acted on. It may still act later, once it has occurred
+// often enough.
+func toldID(id string) string { return "told/" + id }
 
 // idles reports that nothing can come of an event: no rule may act on it, nobody is told of it, and no open incident takes it in. Most events
 // of a cluster are such, so it collects no facts and asks no server.
@@ -92,6 +101,8 @@ type handling struct {
 	looked   bool // whether it was dealt with before is known, and nothing asked for it yet
 	asked    bool
 	known    bool
+
+	askedTold, told bool // the same of whether people were told of it
 }
 
 // look finds out whether the event was dealt with before.
@@ -114,6 +125,25 @@ func (h *handling) before(ctx context.Context) (known bool, err error) {
 		h.e.count("seen before")
 	}
 	return h.known, nil
+}
+
+// beforeTold is before, of an event that people are only told of.
+func (h *handling) beforeTold(ctx context.Context) (known bool, err error) {
+	if h.asked || h.askedTold {
+		return h.known || h.told, nil
+	}
+	if err := h.look(ctx); err != nil {
+		return false, err
+	}
+	if !h.known {
+		if h.told, err = h.e.Seen.Known(ctx, toldID(h.ID)); err != nil {
+			return false, err
+		}
+	}
+	if h.askedTold = true; h.known || h.told {
+		h.e.count("seen before")
+	}
+	return h.known || h.told, nil
 }
 
 // ageOf is the greater of the stream's age and of what the event says of itself: a replayed event is young in the stream and
@@ -184,7 +214,7 @@ func (e *Engine) concern(ctx context.Context, h *handling, g *cluster.Gang) erro
 		return nil
 	}
 	d := e.incidentOf(g, t.Node)
-	facts := Facts{Now: e.Now(), Node: node, Gang: g}
+	facts := Facts{Now: e.Now(), Node: node, Gang: g, Cost: e.costOf(g)}
 	if d != nil {
 		i := d.snapshot()
 		facts.Incident = &i
@@ -197,8 +227,12 @@ func (e *Engine) concern(ctx context.Context, h *handling, g *cluster.Gang) erro
 	if observed != nil && (plan == nil || plan.Mode == policy.Observe || e.Now().Sub(observed.Opened) > plan.TakeUpWithin) {
 		return errObserves
 	}
-	if plan != nil || d == nil && decision.Outcome == policy.Tell && e.Ignored != nil { // a record knows its own echoes
+	if plan != nil {
 		if known, err := h.before(ctx); known || err != nil {
+			return err
+		}
+	} else if d == nil && decision.Outcome == policy.Tell && e.Ignored != nil { // a record knows its own echoes
+		if known, err := h.beforeTold(ctx); known || err != nil {
 			return err
 		}
 	}
@@ -221,6 +255,8 @@ func (e *Engine) concern(ctx context.Context, h *handling, g *cluster.Gang) erro
 	f.Seen = e.Now()
 	switch {
 	case d != nil && plan.Mode == policy.Observe: // it is not to be acted on, also not along with another
+		err = d.add(ctx, ev, nil)
+	case d != nil && plan.statistical() && d.now.Load().acted(): // its guards would not be asked any more
 		err = d.add(ctx, ev, nil)
 	case d != nil:
 		err = d.add(ctx, ev, &f)

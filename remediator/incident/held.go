@@ -23,7 +23,16 @@ var passing = map[guard.Name]time.Duration{
 	guard.Cooldown:   30 * time.Second,
 	guard.ActBudget:  30 * time.Second,
 	guard.LedgerFull: 30 * time.Second,
+	guard.Lasts:      watchEvery,
+	guard.SecondSign: watchEvery,
+	guard.OneCulprit: watchEvery,
+	guard.WorthIt:    watchEvery,
+	guard.Fresh:      watchEvery,
 }
+
+// evidence are the guards that a finding may satisfy as it goes on. A policy that only observes waits for them too: it records what would have
+// been done, not what could not have been done two seconds after the onset.
+var evidence = []guard.Name{guard.Lasts, guard.SecondSign, guard.OneCulprit, guard.WorthIt, guard.Fresh}
 
 // Passes reports whether a refusal by the guard holds an incident back and does not end it.
 func Passes(g guard.Name) bool { return passing[g] > 0 }
@@ -60,7 +69,8 @@ func (v *view) mayStill(ctx context.Context) error {
 // as long as the policy says, and is judged again from live state: see fresh for what must hold by then.
 func (v *view) heldBack(p *Plan, refused []guard.Verdict, record func(*Incident)) Result {
 	final := func(why string) Result { return Close(Refused, why).with(record) }
-	if p.Mode == policy.Observe {
+	unripe := func(x guard.Verdict) bool { return slices.Contains(evidence, x.Guard) }
+	if p.Mode == policy.Observe && !slices.ContainsFunc(refused, unripe) {
 		return final("guard " + refused[0].String())
 	}
 	var first *guard.Verdict // of those that pass

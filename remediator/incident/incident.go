@@ -66,6 +66,7 @@ const (
 	Failed       Outcome = "failed"        // tries are used up; a person is needed
 	Gone         Outcome = "job-gone"      // the job ended or was deleted meanwhile
 	Cancelled    Outcome = "cancelled"     // a person undid by hand what it had begun
+	NotTheCause  Outcome = "not-the-cause" // the job steps again, but no faster: the node that it left was not the cause
 	GaveUp       Outcome = "gave-up"       // a step could not be done in time; what it held was given back
 )
 
@@ -176,6 +177,9 @@ type Incident struct {
 	ResumedStep *int64            `json:"resumed_step,omitempty"`
 	LostSteps   *int64            `json:"lost_steps,omitempty"`
 	FirstStep   *time.Time        `json:"first_step,omitempty"` // when the last rank had stepped past the checkpoint
+	Sighted     *Sighting         `json:"sighted,omitempty"`    // the job's step when the incident first looked
+	Pace        *Pace             `json:"pace,omitempty"`       // of a statistical finding: seconds per step
+	Cost        *Cost             `json:"cost,omitempty"`       // what a restart of the job costs, as it has shown
 
 	Parent   string   `json:"parent,omitempty"`   // the incident that speaks for this one and for others of the same cause
 	Domains  []Domain `json:"domains,omitempty"`  // failure domains of its node when it was opened

@@ -83,16 +83,19 @@ func plan(ctx context.Context, v *view) Result {
 // faults with what that means for their nodes.
 func (v *view) judge() (chosen *Plan, facts Facts, faults []Fault, err error) {
 	faults = slices.Clone(v.Faults)
-	plans := make([]*Plan, len(faults))
+	plans, fxs := make([]*Plan, len(faults)), make([]Facts, len(faults))
 	for k, f := range faults {
 		node, err := v.e.Cluster.Node(f.Node)
 		if err != nil && f.Node != "" && !errors.Is(err, cluster.ErrNotFound) {
 			return nil, Facts{}, nil, err
 		}
-		fx := Facts{Now: v.now, Node: node, Gang: v.gang, Incident: &v.Incident, Seen: v.seen(f)}
-		plans[k], _ = v.e.Judge.Plan(f.Event, fx)
+		fxs[k] = Facts{Now: v.now, Node: node, Gang: v.gang, Incident: &v.Incident, Seen: v.seen(f), Cost: v.cost()}
+		plans[k], _ = v.e.Judge.Plan(f.Event, fxs[k])
+	}
+	yieldToCertain(plans)
+	for k := range plans {
 		if plans[k].weight() > chosen.weight() {
-			chosen, facts = plans[k], fx
+			chosen, facts = plans[k], fxs[k]
 		}
 	}
 	asks := false
@@ -108,6 +111,20 @@ func (v *view) judge() (chosen *Plan, facts Facts, faults []Fault, err error) {
 		own.NeedsApproval, chosen = asks, &own
 	}
 	return chosen, facts, faults, nil
+}
+
+// yieldToCertain drops the plans for statistical findings where a certain fault of the incident acts: what their guards were not asked about is
+// not done along with it.
+func yieldToCertain(plans []*Plan) {
+	certain := func(p *Plan) bool { return p != nil && p.Mode != policy.Observe && !p.statistical() }
+	if !slices.ContainsFunc(plans, certain) {
+		return
+	}
+	for k, p := range plans {
+		if p.statistical() {
+			plans[k] = nil
+		}
+	}
 }
 
 // limits are the guards whose refusal ends when other incidents or time free a place. The ledger's queue orders who gets it.
@@ -196,9 +213,12 @@ func (v *view) places(p *Plan) (out []guard.Place) {
 
 // admit asks the ledger for a grant of the plan, and the guards that are asked before every action. nil: it may act.
 func (v *view) admit(ctx context.Context, p *Plan) ([]guard.Verdict, error) {
-	view, gang := *v, v.gang
+	view, gang, cost := *v, v.gang, v.cost()
 	seen := v.seen(v.Faults[0])
 	g := guard.Grant{Incident: v.ID, Policy: p.Policy, Charged: p.Disruptive(), Restart: p.Has(policy.RestartJob), Nodes: v.places(p), Causes: v.causes()}
+	if p.statistical() {
+		g.Finding = v.finding().Signal
+	}
 	if v.Job != nil {
 		g.Job = v.Job.UID
 	}
@@ -210,7 +230,7 @@ func (v *view) admit(ctx context.Context, p *Plan) ([]guard.Verdict, error) {
 		Judge: func(b *ledger.Book, now time.Time) []guard.Verdict {
 			own := view
 			own.now = now
-			return own.verdicts(p, Facts{Now: now, Gang: gang, Incident: &own.Incident, Seen: seen}, b)
+			return own.verdicts(p, Facts{Now: now, Gang: gang, Incident: &own.Incident, Seen: seen, Cost: cost}, b)
 		}})
 }
 

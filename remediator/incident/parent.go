@@ -334,7 +334,7 @@ func (g *Group) tally(children map[string]*Incident) string {
 }
 
 // worse orders outcomes: the last is the one that needs a person most.
-var worse = []Outcome{Gone, Recovered, Quarantined, Resolved, NotConfirmed, Cancelled, Observed, Refused, GaveUp, Failed}
+var worse = []Outcome{Gone, Recovered, Quarantined, Resolved, NotConfirmed, Cancelled, Observed, NotTheCause, Refused, GaveUp, Failed}
 
 // worst is the outcome of a parent: the worst of its children's.
 func worst(children map[string]*Incident) Outcome {

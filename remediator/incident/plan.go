@@ -27,6 +27,10 @@ type Plan struct {
 	Unsteered policy.Unsteered `json:"unsteered,omitempty"`
 	// OneCause says when incidents of many nodes become one, with a parent.
 	OneCause policy.Grouping `json:"one_cause,omitzero"`
+	// Terms are what must hold before a statistical finding acts; nil: the rule and the finding have none.
+	Terms *policy.Terms `json:"terms,omitempty"`
+	// ByPace: the recovery is verified by the pace of the job's steps.
+	ByPace bool `json:"by_pace,omitempty"`
 	// Decision is the whole path of the judgment, as `explain` prints it.
 	Decision json.RawMessage `json:"judgement,omitempty"`
 }

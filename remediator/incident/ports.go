@@ -39,6 +39,7 @@ type Cluster interface {
 	RecreateGang(ctx context.Context, g cluster.Gang, o cluster.RecreateOptions) (cluster.Recreation, error)
 	ReadBack(ctx context.Context, m cluster.Member, reserved string, equivalent func(node string) bool, o cluster.ReplaceOptions) (cluster.Landing, error)
 	ProbeKubelet(ctx context.Context, node string) error
+	HoldJob(ctx context.Context, g cluster.Gang, incident, why string) error
 }
 
 // Checkpointer saves a gang together and reads its ranks; *checkpoint.Coordinator is one.
@@ -90,6 +91,7 @@ type Facts struct {
 	Incident *Incident
 	Seen     time.Time     // when the condition was last known to hold, by our clock
 	Wants    []guard.Place // nodes that the plan cordons
+	Cost     Cost          // of a restart of the gang's job, as far as the job has shown it
 }
 
 // Claims judges by the heartbeat that rank 0 of a job leaves beside its checkpoints; *claims.Watch is one.

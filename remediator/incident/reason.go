@@ -99,6 +99,12 @@ var meanings = map[Reason]meaning{
 	guardReason(guard.ActBudget):  {begins: waitGuard + string(guard.ActBudget), how: "itself, later; that many faults in a day may have one cause", parks: true},
 	guardReason(guard.EventAge):   {begins: waitGuard + string(guard.EventAge), how: "the node's agent being heard again", parks: true},
 	guardReason(guard.PerJob):     {begins: waitGuard + string(guard.PerJob), how: "itself, later; restarts did not help the job", idle: day, stopped: day, parks: true},
+	guardReason(guard.Lasts):      {begins: waitGuard + string(guard.Lasts), report: never, quiet: true, parks: true},
+	guardReason(guard.SecondSign): {begins: waitGuard + string(guard.SecondSign), report: never, how: "the node itself measuring something that confirms the finding; or moving the job by hand", parks: true},
+	guardReason(guard.OneCulprit): {begins: waitGuard + string(guard.OneCulprit), how: "finding out which of the findings is right; the incident ends when they end", parks: true},
+	guardReason(guard.WorthIt):    {begins: waitGuard + string(guard.WorthIt), report: never, how: "the finding costing more, or `worth` of the rule being changed", parks: true},
+	guardReason(guard.Fresh):      {begins: waitGuard + string(guard.Fresh), report: time.Minute, how: "the gateway or the node's agent being heard again", parks: true},
+	guardReason(guard.NotInVain):  {begins: waitGuard + string(guard.NotInVain), how: "finding the cause: moving the job did not help", idle: day, stopped: day, parks: true},
 	guardReason(guard.LedgerFull): {begins: waitGuard + string(guard.LedgerFull), how: "itself, as incidents leave the window of the guards", parks: true},
 }
 
@@ -143,7 +149,7 @@ func (i *Incident) NeedsPerson() bool {
 	case i.Group != nil && i.Open():
 		return i.Group.Stuck > 0
 	case i.State == Closed:
-		return i.Outcome == Failed || i.Outcome == Refused || i.Outcome == Observed || i.Outcome == GaveUp
+		return i.Outcome == Failed || i.Outcome == Refused || i.Outcome == Observed || i.Outcome == GaveUp || i.Outcome == NotTheCause
 	case i.Wait != nil:
 		return i.Wait.needs()
 	}

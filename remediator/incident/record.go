@@ -303,7 +303,7 @@ func (i *Incident) covered() (c Incident, first bool) {
 
 // matters tells a fault that is to be known to the steps from an echo of what is known.
 func (i *Incident) matters(f *Fault) bool {
-	if f == nil || len(i.Faults) >= maxFaults && !(f.Moves && len(i.Faults) < maxNodes) {
+	if f == nil || f.statistical() && i.acted() || len(i.Faults) >= maxFaults && !(f.Moves && len(i.Faults) < maxNodes) {
 		return false
 	}
 	return i.isNews(*f) || len(i.Faults) < maxFaults && (i.worsens(*f) || i.adds(*f))

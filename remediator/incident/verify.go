@@ -100,6 +100,8 @@ func verify(ctx context.Context, v *view) Result {
 		return lives && r.Step > *v.ResumedStep
 	})
 	switch {
+	case stepped && v.Plan.ByPace && v.Pace != nil:
+		return v.verifyPace(ctx, live)
 	case stepped:
 		now := v.e.Now()
 		return GoOn(Verified, fmt.Sprintf("all %d ranks stepped past %d", v.WorldSize, *v.ResumedStep), func(i *Incident) { i.FirstStep = &now })

@@ -98,7 +98,7 @@ func (b *Book) set(g guard.Grant) {
 
 // prune drops what no guard looks at any more: grants that ended, and marks, from before `before`.
 func (b *Book) prune(before, now time.Time) {
-	b.Grants = slices.DeleteFunc(b.Grants, func(g guard.Grant) bool { return !g.Ended.IsZero() && (g.Ended.Before(before) || len(g.Did) == 0) })
+	b.Grants = slices.DeleteFunc(b.Grants, func(g guard.Grant) bool { return !g.Ended.IsZero() && !g.Kept(before, now) })
 	for node, at := range b.Cleared {
 		if now.Sub(at) > clearedFor {
 			delete(b.Cleared, node)

@@ -201,6 +201,15 @@ func (l *Ledger) Undid(ctx context.Context, incident, node string) error {
 	return l.change(ctx, incident, true, func(g *guard.Grant) bool { return g.Undo(node, l.o.Now()) })
 }
 
+// Vain records that the incident's move did not help. It may be repeated.
+func (l *Ledger) Vain(ctx context.Context, incident string) error {
+	return l.change(ctx, incident, false, func(g *guard.Grant) bool {
+		was := g.Vain
+		g.Vain = true
+		return !was
+	})
+}
+
 // End returns the incident's grant and withdraws its request. It may be called again, and for an incident that holds none.
 func (l *Ledger) End(ctx context.Context, incident string) error {
 	l.mu.Lock()

@@ -2,8 +2,10 @@ package policy
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/interpreter"
@@ -94,6 +96,16 @@ type question struct {
 	e      event.Event
 	signal string
 	vars   cel.Activation
+	seen   func(within time.Duration) int
+}
+
+// times is how often the signal occurred within a time, as far as is known.
+func (q question) times(within Duration) int {
+	own := max(1, q.e.Data.Count)
+	if q.seen == nil {
+		return own
+	}
+	return max(own, q.seen(time.Duration(within)))
 }
 
 // activation gives expressions their variables. Each is converted once, and only if an expression reads it.
@@ -155,6 +167,13 @@ func (w *When) match(q question, signals string) (Why, string) {
 	if w.Severity != "" {
 		detail += ", severity " + string(severity)
 	}
+	if w.Count > 0 {
+		n := q.times(w.Within)
+		if n < w.Count {
+			return WhyCount, fmt.Sprintf("%d of %d within %s", n, w.Count, w.Within)
+		}
+		detail += fmt.Sprintf(", %d times within %s", n, w.Within)
+	}
 	if w.Expr == "" {
 		return "", detail
 	}
@@ -178,4 +197,5 @@ func complete(e event.Event, n *Node, j *Job) {
 		j.WorldSize = cmp.Or(j.WorldSize, t.WorldSize)
 		j.Attempt = cmp.Or(j.Attempt, or(t.Attempt, 0))
 	}
+	j.RestartCost = cmp.Or(j.RestartCost, DefaultRestart.Seconds()*float64(j.WorldSize))
 }

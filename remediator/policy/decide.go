@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/pitcrew/pitcrew/event"
 )
@@ -30,6 +31,7 @@ const (
 	WhyScope      Why = "out-of-scope"      // appliesTo
 	WhySignal     Why = "signal"            // none of the rule's signals
 	WhySeverity   Why = "severity"          // below the rule's minimum
+	WhyCount      Why = "count"             // it did not occur often enough
 	WhyExpr       Why = "expr-false"        // the expression is false
 	WhyExprError  Why = "expr-error"        // the expression failed while it ran
 	WhyEarlier    Why = "earlier-rule"      // an earlier rule of the policy matched
@@ -87,6 +89,7 @@ type Judgement struct {
 	Rule    string        `json:"rule,omitempty"`
 	Steps   []PlannedStep `json:"steps,omitempty"`
 	Verify  *Verify       `json:"verify,omitempty"`
+	Terms   *Terms        `json:"terms,omitempty"` // what must hold before a statistical finding acts
 	Guards  *Guards       `json:"guards,omitempty"`
 
 	Policies []PolicyTrace `json:"policies"`
@@ -111,13 +114,19 @@ func Decide(e event.Event, n Node, j Job, inc Incident, policies []Policy) Judge
 // may act is taken and the others are recorded; an observing policy never hides an acting one, so a new policy can be tried beside the old.
 // It changes nothing and is the same for the same arguments.
 func (b *Book) Decide(e event.Event, n Node, j Job, inc Incident) Judgement {
+	return b.DecideSeen(e, n, j, inc, nil)
+}
+
+// DecideSeen is Decide by whoever remembers events. seen is how often the event's signal occurred on its GPU within a time that ends now, this
+// event included; nil counts the event alone.
+func (b *Book) DecideSeen(e event.Event, n Node, j Job, inc Incident, seen func(within time.Duration) int) Judgement {
 	complete(e, &n, &j)
 	out := Judgement{Event: e.ID, Signal: e.Data.Cause.Signal(), Severity: e.Data.Severity, Subject: e.Data.Target.Subject(), Node: n.Name, Outcome: Nothing,
 		Policies: make([]PolicyTrace, len(b.pages))}
 	if j.Name != "" {
 		out.Job = j.Namespace + "/" + j.Name
 	}
-	q := question{e: e, signal: out.Signal, vars: b.activation(e, n, j, inc)}
+	q := question{e: e, signal: out.Signal, vars: b.activation(e, n, j, inc), seen: seen}
 	idle := neverActs(e)
 	acting, observing, fallback := -1, -1, -1
 	matched := make([]int, len(b.pages))
@@ -170,6 +179,7 @@ func (b *Book) Decide(e event.Event, n Node, j Job, inc Incident) Judgement {
 	switch {
 	case chosen >= 0:
 		out.take(&b.pages[chosen], b.pages[chosen].Spec.Rules[matched[chosen]])
+		out.Terms = TermsOf(e, b.pages[chosen].Spec.Rules[matched[chosen]])
 	case fallback < 0:
 		out.Why = WhyNoPolicies
 	default:

@@ -58,12 +58,15 @@ func TestShippedPoliciesDoWhatTheirSignalsCallFor(t *testing.T) {
 		{"xid/119", event.Fatal, node, "gpu-gone " + move + " reboot-node"},
 		{"xid/120", event.Fatal, node, "gpu-gone " + move + " reboot-node"},
 		{"xid/48", event.Critical, node, "gpu-memory " + move},
-		{"xid/63", event.Warning, node, "gpu-memory " + move},
+		{"xid/63", event.Warning, node, "memory-remapped notify"},
+		{"xid/92", event.Warning, node, "memory-remapped notify"},
 		{"xid/64", event.Fatal, node, "gpu-memory " + move},
-		{"xid/94", event.Critical, node, "gpu-memory " + move},
+		{"xid/94", event.Critical, node, "contained-error " + stay},
 		{"xid/95", event.Fatal, node, "gpu-memory " + move},
 		{"gpu/ecc", event.Critical, node, "gpu-counters " + move},
 		{"gpu/ecc", event.Warning, node, ""},
+		{"gpu/row-remap", event.Critical, node, ""},
+		{"gpu/row-remap", event.Fatal, node, "remap-failed " + move},
 		{"gpu/unhealthy", event.Critical, node, "gpu-counters " + move},
 		{"xid/74", event.Critical, node, "gpu-fabric " + move},
 		{"nvlink/down", event.Critical, node, "links notify"},
@@ -75,7 +78,9 @@ func TestShippedPoliciesDoWhatTheirSignalsCallFor(t *testing.T) {
 		{"rank/hung", event.Fatal, node, "rank-fault " + stay},
 		{"rank/dead", event.Fatal, policy.Node{Name: "a2", Quarantined: true}, "rank-fault-on-cordoned-node " + move},
 		{"rank/stalled", event.Warning, node, "rank-stalled notify"},
-		{"rank/straggler", event.Warning, node, "rank-behind notify"},
+		{"rank/straggler", event.Warning, node, "slow-rank " + move},
+		{"rank/imbalance", event.Warning, node, "slow-rank " + move},
+		{"rank/absent", event.Warning, node, "rank-absent notify"},
 		{"agent/lost", event.Warning, node, ""},
 		{"xid/162", event.Info, node, ""},
 	} {
@@ -211,14 +216,21 @@ func TestReportsAndInformationNeverAct(t *testing.T) {
 	}
 }
 
-func TestTheShippedPoliciesOnlyTellOfStatisticalFindings(t *testing.T) {
+func TestTheShippedPoliciesActOnStatisticalFindingsUnderTermsAndTellOfWarnings(t *testing.T) {
 	for _, mode := range []policy.Mode{policy.Observe, policy.Enforce} {
 		for signal, severity := range map[string]event.Severity{"thermal-throttle": event.Critical, "launch-latency": event.Warning, "degraded": event.Critical} {
 			e := fault("anomaly", signal, severity)
 			e.Type = event.Anomaly
 			j := policy.Decide(e, node, job, policy.Incident{}, policy.WithMode(shipped(t), mode))
-			if j.Outcome != policy.Tell || j.Rule != "borne-out" {
-				t.Errorf("%s in %s: %s by rule %q", signal, mode, j.Outcome, j.Rule)
+			if severity == event.Warning {
+				if j.Outcome != policy.Tell || j.Rule != "borne-out" || j.Terms != nil {
+					t.Errorf("%s in %s: %s by rule %q", signal, mode, j.Outcome, j.Rule)
+				}
+				continue
+			}
+			want := map[policy.Mode]policy.Outcome{policy.Observe: policy.Record, policy.Enforce: policy.Act}[mode]
+			if j.Outcome != want || j.Rule != "slow-hardware" || j.Terms == nil || !j.Terms.Statistical || j.Verify.Signal != policy.Pace {
+				t.Errorf("%s in %s: %s by rule %q, terms %+v", signal, mode, j.Outcome, j.Rule, j.Terms)
 			}
 		}
 	}

@@ -32,6 +32,7 @@ type Event struct {
 	Severity string        `json:"severity"`
 	Advice   string        `json:"advice"`
 	Count    int           `json:"count"`
+	Loss     float64       `json:"lossPerHour"`
 	Target   EventTarget   `json:"target"`
 	Cause    EventCause    `json:"cause"`
 	Evidence EventEvidence `json:"evidence"`
@@ -84,7 +85,7 @@ func viewOf(e event.Event) Event {
 	d, t, v := e.Data, e.Data.Target, e.Data.Evidence
 	return Event{
 		ID: e.ID, Source: e.Source, Type: e.Type.Kind(), Time: e.Time, Onset: d.Onset,
-		Signal: d.Cause.Signal(), Severity: string(d.Severity), Advice: d.Advice, Count: max(1, d.Count),
+		Signal: d.Cause.Signal(), Severity: string(d.Severity), Advice: d.Advice, Count: max(1, d.Count), Loss: LossPerHour(e),
 		Target: EventTarget{t.Cluster, t.Node, t.GPU, t.PCI, t.MIG, t.Namespace, t.Pod, or(t.Rank, -1), or(t.LocalRank, -1), t.WorldSize, or(t.Attempt, -1)},
 		Cause:  EventCause{d.Cause.Kind, d.Cause.Code, d.Cause.Name},
 		Evidence: EventEvidence{v.Signal, v.Unit, or(v.Value, 0), or(v.Expected, 0), or(v.Lower, 0), or(v.Upper, 0), or(v.Score, 0),

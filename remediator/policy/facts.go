@@ -35,8 +35,9 @@ type Job struct {
 	PriorityClass   string            `json:"priorityClass,omitempty"` // of its pods
 	WorldSize       int               `json:"worldSize,omitempty"`
 	Attempt         int               `json:"attempt,omitempty"`
-	Restarts        int               `json:"restarts,omitempty"` // by Pitcrew, within 24 hours
-	Launcher        bool              `json:"launcher,omitempty"` // runs under pitcrew_torch.run
+	Restarts        int               `json:"restarts,omitempty"`    // by Pitcrew, within 24 hours
+	Launcher        bool              `json:"launcher,omitempty"`    // runs under pitcrew_torch.run
+	RestartCost     float64           `json:"restartCost,omitempty"` // GPU-seconds; DefaultRestart of all ranks until the job has shown another
 }
 
 // Incident is what is known of the incident that the event joined.

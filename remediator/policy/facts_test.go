@@ -117,7 +117,7 @@ func TestFactsThatAreEmptyAreNamed(t *testing.T) {
 	if got := Empty(n, Job{}, Incident{}, FromNode); len(got) > 0 {
 		t.Errorf("%v", got)
 	}
-	if got := Empty(Node{}, Job{Launcher: true}, Incident{}, FromPods); !slices.Equal(got, []string{"job.worldSize", "job.attempt"}) {
+	if got := Empty(Node{}, Job{Launcher: true}, Incident{}, FromPods); !slices.Equal(got, []string{"job.worldSize", "job.attempt", "job.restartCost"}) {
 		t.Errorf("%v", got)
 	}
 }

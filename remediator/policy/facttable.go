@@ -50,6 +50,7 @@ var facts = []Fact{
 	{Path: "event.severity", Decide: FromEvent, Simulate: InputEvents, About: "`info`, `warning`, `critical` or `fatal`."},
 	{Path: "event.advice", Decide: FromEvent, Simulate: InputEvents, About: "The action of NVIDIA's table, such as `reset-gpu`."},
 	{Path: "event.count", Decide: FromEvent, Simulate: InputEvents, About: "Occurrences that this event stands for, at least 1."},
+	{Path: "event.lossPerHour", Decide: FromEvent, Simulate: InputEvents, About: "GPU-seconds that a statistical finding costs the job in an hour; 0 if it does not say."},
 	{Path: "event.target.cluster", Decide: FromEvent, Simulate: InputEvents, About: "The cluster."},
 	{Path: "event.target.node", Decide: FromEvent, Simulate: InputEvents, About: "The node."},
 	{Path: "event.target.gpu_uuid", Decide: FromEvent, Simulate: InputEvents, About: "The GPU's UUID."},
@@ -96,6 +97,7 @@ var facts = []Fact{
 	{Path: "job.worldSize", Decide: FromPods, Simulate: InputEvents, About: "Ranks of the job; 0 until a rank or an event has reported it."},
 	{Path: "job.attempt", Decide: FromPods, Simulate: InputEvents, About: "Attempt of the job; 0 is the first."},
 	{Path: "job.restarts", Decide: FromIncident, Simulate: InputEvents, About: "Restarts that the open incident has made."},
+	{Path: "job.restartCost", Decide: FromPods, Simulate: InputEvents, About: "GPU-seconds that a restart of the job costs: as its last restart and its saves took, else 2 minutes of all its ranks."},
 	{Path: "job.launcher", Decide: FromPods, About: "Whether its pods run `pitcrew_torch.run`."},
 
 	{Path: "incident.id", Decide: FromIncident, Simulate: InputEvents, About: "The open incident that the event joined; empty if none."},

@@ -59,16 +59,21 @@ type AppliesTo struct {
 
 // Rule is one line of the book: when this is seen, do that, and look whether it helped.
 type Rule struct {
-	Name   string  `json:"name" jsonschema:"required" jsonschema_description:"Unique within the policy; recorded with every decision."`
-	When   When    `json:"when" jsonschema:"required" jsonschema_description:"What must hold; all that is given."`
-	Steps  []Step  `json:"steps" jsonschema:"required,minItems=1" jsonschema_description:"What is done, in this order."`
-	Verify *Verify `json:"verify,omitempty" jsonschema_description:"When the incident counts as healed. With restart-job, train/stepping within 60s where nothing is said."`
+	Name string `json:"name" jsonschema:"required" jsonschema_description:"Unique within the policy; recorded with every decision."`
+	When When   `json:"when" jsonschema:"required" jsonschema_description:"What must hold; all that is given."`
+	// For and Worth are judged by guards of those names. Statistical findings have them also where the rule does not: see TermsOf.
+	For    *Duration `json:"for,omitempty" jsonschema_description:"How long the finding must have lasted, from its onset. Default 15s for a statistical finding, else 0s."`
+	Worth  *Worth    `json:"worth,omitempty" jsonschema_description:"A statistical finding acts only if it costs more than a restart does. Default {horizon: 1h, margin: 2, restart: 2m}."`
+	Steps  []Step    `json:"steps" jsonschema:"required,minItems=1" jsonschema_description:"What is done, in this order."`
+	Verify *Verify   `json:"verify,omitempty" jsonschema_description:"When the incident counts as healed. With restart-job, train/stepping within 60s where nothing is said."`
 }
 
 // When says which events a rule takes.
 type When struct {
 	Signal   Signals        `json:"signal" jsonschema:"required" jsonschema_description:"One signal or a list, globs allowed: xid/79, gpu/lost, xid/*."`
 	Severity event.Severity `json:"severity,omitempty" jsonschema:"enum=info,enum=warning,enum=critical,enum=fatal" jsonschema_description:"The least severity that matches; any when missing."`
+	Count    int            `json:"count,omitempty" jsonschema:"minimum=2" jsonschema_description:"How often the signal must have occurred on this GPU (or on the node, if it names none) within the time in within."`
+	Within   Duration       `json:"within,omitempty" jsonschema_description:"The time in which count occurrences count, back from the event. At most 168h. Required with count."`
 	Expr     string         `json:"expr,omitempty" jsonschema_description:"A CEL expression over event, node, job and incident that must be true. Unknown fields are load errors; one that fails while it runs does not match."`
 
 	program *program
@@ -94,7 +99,7 @@ const DefaultMaxPerJob = 3
 
 // Verify says when a remediation has helped.
 type Verify struct {
-	Signal string   `json:"signal" jsonschema:"required,enum=train/stepping" jsonschema_description:"train/stepping: every rank finished a step past the checkpoint."`
+	Signal string   `json:"signal" jsonschema:"required,enum=train/stepping,enum=train/pace" jsonschema_description:"train/stepping: every rank finished a step past the checkpoint. train/pace: and steps are as short as they were before the finding, which every statistical finding has to show."`
 	Within Duration `json:"within" jsonschema:"required" jsonschema_description:"How long it may take, from the restart."`
 }
 

@@ -226,7 +226,7 @@ func TestTwoPoliciesOfOneOrderAreRefusedNamingBothFiles(t *testing.T) {
 
 func TestShippedPoliciesObserve(t *testing.T) {
 	ps := shipped(t)
-	if len(ps) != 3 {
+	if len(ps) != 4 {
 		t.Fatalf("%d policies", len(ps))
 	}
 	for _, p := range ps {

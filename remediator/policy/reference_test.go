@@ -101,6 +101,7 @@ func reference(t *testing.T) string {
 		{"spec.guards.deadlines", reflect.TypeFor[policy.Deadlines]()}, {"spec.guards.oneCause", reflect.TypeFor[policy.Grouping]()},
 		{"spec.uncordon", reflect.TypeFor[policy.Uncordoning]()},
 		{"spec.rules[]", reflect.TypeFor[policy.Rule]()}, {"spec.rules[].when", reflect.TypeFor[policy.When]()},
+		{"spec.rules[].worth", reflect.TypeFor[policy.Worth]()},
 		{"spec.rules[].steps[]", reflect.TypeFor[policy.Step]()}, {"spec.rules[].steps[].with", reflect.TypeFor[policy.With]()},
 		{"spec.rules[].verify", reflect.TypeFor[policy.Verify]()},
 	} {

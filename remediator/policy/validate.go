@@ -33,6 +33,7 @@ func applyDefaults(p *Policy, given func(path string) bool) {
 	applyGuardDefaults(&p.Spec.Guards, func(path string) bool { return given("spec.guards." + path) })
 	for i := range p.Spec.Rules {
 		r := &p.Spec.Rules[i]
+		r.Worth.fill(func(field string) bool { return given(fmt.Sprintf("spec.rules[%d].worth.%s", i, field)) })
 		for j := range r.Steps {
 			s := &r.Steps[j]
 			if s.Do != RestartJob {
@@ -49,7 +50,7 @@ func applyDefaults(p *Policy, given func(path string) bool) {
 				s.With.MaxPerJob = DefaultMaxPerJob
 			}
 			if r.Verify == nil {
-				r.Verify = &Verify{Signal: verifySignals[0], Within: Duration(time.Minute)}
+				r.Verify = &Verify{Signal: Stepping, Within: Duration(time.Minute)}
 			}
 		}
 	}
@@ -94,6 +95,11 @@ func applyGuardDefaults(g *Guards, given func(path string) bool) {
 
 // checkZeros refuses a limit that was written as zero: left out it means no limit of that kind, which is the opposite.
 func checkZeros(p *Policy, given func(path string) bool, fail checker) {
+	for i, r := range p.Spec.Rules {
+		if at := fmt.Sprintf("spec.rules[%d].when.count", i); r.When.Count == 0 && given(at) {
+			fail(at, "must be at least 2; every event is one occurrence")
+		}
+	}
 	q := p.Spec.Guards.MaxNodesQuarantined
 	for _, l := range []struct {
 		name string
@@ -185,6 +191,8 @@ func checkRule(rules []Rule, i int, fail checker) {
 		}
 		r.When.program = prog
 	}
+	checkCount(r.When, at+"when.", fail)
+	checkTerms(r, at, fail)
 	checkReachable(rules, i, fail)
 	checkSteps(r, at, fail)
 	if v := r.Verify; v != nil {
@@ -197,7 +205,7 @@ func checkRule(rules []Rule, i int, fail checker) {
 func checkReachable(rules []Rule, i int, fail checker) {
 	r := rules[i]
 	for j, e := range rules[:i] {
-		if e.When.Expr != "" || !(e.When.Severity == "" || r.When.Severity.AtLeast(e.When.Severity)) || len(r.When.Signal) == 0 {
+		if e.When.Expr != "" || e.When.Count > 0 || !(e.When.Severity == "" || r.When.Severity.AtLeast(e.When.Severity)) || len(r.When.Signal) == 0 {
 			continue
 		}
 		covered := func(s string) bool {

@@ -200,7 +200,13 @@ func (k SignalKind) takes(name string) bool {
 	return slices.ContainsFunc(k.Names, func(n string) bool { return globMatch(name, n) })
 }
 
-var verifySignals = []string{"train/stepping"}
+// What verify can ask for.
+const (
+	Stepping = "train/stepping" // every rank finished a step past the checkpoint
+	Pace     = "train/pace"     // and steps are as short as before the finding
+)
+
+var verifySignals = []string{Stepping, Pace}
 
 // oneOf refuses a word that is not in the list, with a suggestion where one is near.
 func oneOf(what, got string, allowed []string) error {

@@ -1,0 +1,89 @@
+package remediator
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/policy"
+)
+
+// occurrences remembers when faults happened, so that a rule can ask how often one did within a time. It counts an event once, however often
+// it comes, and by the count that it carries.
+type occurrences struct {
+	mu sync.Mutex
+	at map[occasion][]occurrence
+}
+
+// occasion is what is counted together: a signal of a GPU, or of a node where it names none.
+type occasion struct{ node, subject, signal string }
+
+type occurrence struct {
+	id    string
+	at    time.Time
+	count int
+}
+
+const (
+	maxOccasions   = 1 << 14
+	maxOccurrences = 64 // of one occasion: no rule needs to count further
+)
+
+func newOccurrences() *occurrences { return &occurrences{at: map[occasion][]occurrence{}} }
+
+func occasionOf(e event.Event) occasion {
+	t := e.Data.Target
+	return occasion{t.Node, cmp.Or(t.PCI, t.GPU), e.Data.Cause.Signal()}
+}
+
+// add takes an event in. A later report of the same one may carry a higher count.
+func (o *occurrences) add(e event.Event) {
+	if o == nil || e.Type != event.Fault {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	k, n := occasionOf(e), max(1, e.Data.Count)
+	all := o.at[k]
+	for i := range all {
+		if all[i].id == e.ID {
+			all[i].count = max(all[i].count, n)
+			return
+		}
+	}
+	if all == nil && len(o.at) >= maxOccasions {
+		return // what is not counted does not act
+	}
+	if len(all) >= maxOccurrences {
+		all = all[1:]
+	}
+	o.at[k] = append(all, occurrence{e.ID, e.Time, n})
+}
+
+// times is how often the event's signal occurred on its GPU within a time that ends now, the event included.
+func (o *occurrences) times(e event.Event, within time.Duration, now time.Time) int {
+	if o == nil {
+		return max(1, e.Data.Count)
+	}
+	o.add(e)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := 0
+	for _, x := range o.at[occasionOf(e)] {
+		if now.Sub(x.at) <= within {
+			n += x.count
+		}
+	}
+	return n
+}
+
+// recount reads what happened before this leader, as far back as any rule of the policies may look. Until it is done less is counted, so that
+// less acts.
+func (r *remediator) recount(ctx context.Context, seen *occurrences) {
+	_ = r.retry(ctx, "the events of the last days", func(ctx context.Context) error {
+		return r.bus.Replay(ctx, time.Now().Add(-time.Duration(policy.MaxWithin)), func(d bus.Delivery) { seen.add(d.Event) }, func(string, error) {})
+	})
+}
