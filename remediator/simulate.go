@@ -39,6 +39,7 @@ type Would struct {
 	Refused  string    `json:"refused,omitempty"` // by which guard, and why
 	Events   int       `json:"events"`            // that opened or joined it
 	EventID  string    `json:"event_id"`
+	Price    *Price    `json:"price,omitempty"` // of a statistical finding
 }
 
 // decisions by the mode of the policy.
@@ -57,15 +58,22 @@ func Simulate(events []event.Event, s Simulation) []Would {
 			f[n] = &fleet.Node{Name: n, Ready: true}
 		}
 	}
-	run := simulated{Simulation: s, fleet: f, given: map[string]time.Time{},
-		judge: &judge{policies: fixed{policy.NewBook(s.Policies)}, nodes: f, kill: func() guard.Kill { return guard.Kill{} }}}
+	run := simulated{Simulation: s, fleet: f, given: map[string]time.Time{}, findings: map[int]*simulatedFinding{}, members: map[string][]cluster.Member{}}
+	run.said = newBoard(func(string) (string, error) { return "", nil })
+	run.said.clock = func() time.Time { return run.now }
+	run.judge = &judge{policies: fixed{policy.NewBook(s.Policies)}, nodes: f, kill: func() guard.Kill { return guard.Kill{} }, said: run.said, seen: newOccurrences()}
 	seen := map[string]bool{}
 	for _, e := range slices.SortedStableFunc(slices.Values(events), func(a, b event.Event) int { return a.Time.Compare(b.Time) }) {
+		run.elapse(e.Time)
+		run.hear(e)
 		if (e.Type == event.Fault || e.Type == event.Anomaly) && !seen[e.ID] {
+			run.judge.seen.add(e)
 			run.take(e)
 		}
+		run.ripen(e.Time)
 		seen[e.ID] = true
 	}
+	run.finish()
 	return run.would
 }
 
@@ -95,6 +103,11 @@ type simulated struct {
 	all   []*incident.Incident // of each would-be incident its record, in the same order
 	would []Would
 	given map[string]time.Time // when a cordoned node is given back
+
+	now      time.Time
+	said     *board
+	findings map[int]*simulatedFinding   // by the place of their incident
+	members  map[string][]cluster.Member // by the UID of a job: pods that events named
 }
 
 // elapse lets the time come at which incidents are over and nodes are mended.
@@ -105,7 +118,12 @@ func (s *simulated) elapse(now time.Time) {
 			delete(s.given, node)
 		}
 	}
-	for _, i := range s.all {
+	s.ripen(now)
+	s.now = now
+	for k, i := range s.all {
+		if s.waits(k) {
+			continue
+		}
 		if i.Open() && now.Sub(i.Opened) >= s.Lasts {
 			i.State, i.ClosedAt = incident.Closed, i.Opened.Add(s.Lasts)
 			if g := s.book.Grant(i.ID); g != nil {
@@ -117,11 +135,10 @@ func (s *simulated) elapse(now time.Time) {
 
 func (s *simulated) take(e event.Event) {
 	t, now := e.Data.Target, e.Time
-	s.elapse(now)
 	node, _ := s.fleet.Node(t.Node)
 	gang := &cluster.Gang{OptIn: true, NamespaceLabels: map[string]string{guard.OptInLabel: guard.OptInValue}}
 	if t.Job != nil {
-		gang.Job = *t.Job
+		gang.Job, gang.Members = *t.Job, s.members[t.Job.UID]
 	}
 	at := slices.IndexFunc(s.all, func(i *incident.Incident) bool {
 		return i.Open() && (t.Job != nil && i.Job != nil && i.Job.UID == t.Job.UID || (t.Job == nil || i.Job == nil) && t.Node != "" && i.Faults[0].Node == t.Node)
@@ -140,12 +157,13 @@ func (s *simulated) take(e event.Event) {
 		}
 		return
 	}
-	if at >= 0 && (s.all[at].Plan.Has(policy.Cordon) || !plan.Has(policy.Cordon)) {
+	certain := at >= 0 && s.waits(at) && (plan.Terms == nil || !plan.Terms.Statistical) // it does not wait for the guards of a finding
+	if at >= 0 && !certain && (s.all[at].Plan.Has(policy.Cordon) || !plan.Has(policy.Cordon)) {
 		s.would[at].Events++
 		return
 	}
 	i := &incident.Incident{ID: fmt.Sprintf("would-%d", len(s.all)), State: incident.Correlated, Opened: now, StateAt: now, Job: t.Job, Plan: plan,
-		Faults: []incident.Fault{{EventID: e.ID, Signal: e.Data.Cause.Signal(), Node: t.Node, Moves: plan.Has(policy.Cordon)}}}
+		WorldSize: t.WorldSize, Faults: []incident.Fault{{EventID: e.ID, Signal: e.Data.Cause.Signal(), Node: t.Node, Moves: plan.Has(policy.Cordon), Event: e, At: e.Time, Seen: now}}}
 	w := Would{Time: now, Signal: e.Data.Cause.Signal(), Node: t.Node, GPU: t.GPU, Events: 1, EventID: e.ID}
 	if t.Job != nil {
 		w.Job = t.Job.Namespace + "/" + t.Job.Name
@@ -161,12 +179,14 @@ func (s *simulated) take(e event.Event) {
 	if node != nil && plan.Has(policy.Cordon) {
 		facts.Wants = []guard.Place{guard.PlaceOf(node)}
 	}
+	s.finding(at, e, plan, facts)
 	s.judged(&s.would[at], i, plan, s.judge.Guards(plan, facts, &s.book))
 }
 
 // judged says what would have become of an incident, and lets it have its effect on the guards.
 func (s *simulated) judged(w *Would, i *incident.Incident, plan *incident.Plan, verdicts []guard.Verdict) {
 	w.Policy, w.Rule, w.Mode, w.Decision = plan.Policy, plan.Rule, string(plan.Mode), decisions[plan.Mode]
+	w.Actions = nil
 	for _, v := range plan.Verbs() {
 		w.Actions = append(w.Actions, string(v))
 	}
@@ -184,11 +204,11 @@ func (s *simulated) judged(w *Would, i *incident.Incident, plan *incident.Plan, 
 		w.Refused = strings.ReplaceAll(refused[0].String(), ": refuses", "")
 		return // it takes in what comes, and counts as nothing done
 	}
-	i.State = incident.Restarted
+	i.State, w.Refused = incident.Restarted, ""
 	s.grant(w, i, plan)
 	if plan.Has(policy.Cordon) && s.fleet[w.Node] != nil {
 		s.set(w.Node, i.ID)
-		s.given[w.Node] = w.Time.Add(s.Mends)
+		s.given[w.Node] = s.now.Add(s.Mends)
 	}
 }
 
@@ -201,7 +221,7 @@ func (s *simulated) set(node, quarantined string) {
 
 // grant writes into the book what the incident would have been allowed and would have done.
 func (s *simulated) grant(w *Would, i *incident.Incident, plan *incident.Plan) {
-	g := guard.Grant{Incident: i.ID, Policy: plan.Policy, Active: true, At: w.Time, Charged: plan.Disruptive(), Restart: plan.Has(policy.RestartJob), Causes: []string{w.EventID}}
+	g := guard.Grant{Incident: i.ID, Policy: plan.Policy, Active: true, At: s.now, Charged: plan.Disruptive(), Restart: plan.Has(policy.RestartJob), Causes: []string{w.EventID}}
 	if i.Job != nil {
 		g.Job = i.Job.UID
 	}
@@ -209,7 +229,7 @@ func (s *simulated) grant(w *Would, i *incident.Incident, plan *incident.Plan) {
 		g.Nodes = []guard.Place{guard.PlaceOf(n)}
 	}
 	for _, v := range plan.Verbs() {
-		g.Did = append(g.Did, guard.Done{Verb: v, Node: w.Node, At: w.Time})
+		g.Did = append(g.Did, guard.Done{Verb: v, Node: w.Node, At: s.now})
 	}
 	if have := s.book.Grant(i.ID); have != nil {
 		*have = g

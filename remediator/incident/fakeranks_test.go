@@ -125,7 +125,7 @@ func (w *world) Observe(_ context.Context, members []checkpoint.Member) (checkpo
 			}
 			if ran > w.startsIn {
 				from := g.from
-				r.ResumedStep, r.Step = &from, g.from+int64((ran-w.startsIn)/(100*time.Millisecond))
+				r.ResumedStep, r.Step = &from, g.from+int64((ran-w.startsIn)/w.step(g))
 			}
 			if w.beat != nil && g.attempt == 0 {
 				if r.Section, r.StepAgeS = "eval", 30; r.Rank > 0 && l == 0 {
@@ -141,6 +141,17 @@ func (w *world) Observe(_ context.Context, members []checkpoint.Member) (checkpo
 		}
 	}
 	return live, missing
+}
+
+// step is how long a step of the gang takes.
+func (w *world) step(g *gang) time.Duration {
+	switch {
+	case w.stepS == 0:
+		return 100 * time.Millisecond
+	case w.fastAgain && g.attempt > 0:
+		return w.stepS / 2
+	}
+	return w.stepS
 }
 
 // complete reports whether the pods that the attempt names are there.

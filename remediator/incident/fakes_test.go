@@ -64,6 +64,8 @@ type world struct {
 	mute        bool                                // no rank carries the hook
 	beat        func(attempt int) *bus.ClaimReading // ranks are in an evaluation, and read this
 	falls       map[int]bool                        // attempts of which a worker ends before it is a rank
+	stepS       time.Duration                       // of one step; 0: a tenth of a second
+	fastAgain   bool                                // steps are half as long once an attempt began
 	startsIn    time.Duration                       // from the attempt's beginning to ranks that have resumed
 }
 

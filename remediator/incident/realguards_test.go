@@ -17,6 +17,14 @@ type realGuards struct {
 }
 
 func (r *realGuards) Guards(p *Plan, f Facts, b *ledger.Book) []guard.Verdict {
+	return r.guards(p, f, b, nil)
+}
+
+// guards is Guards with what is known of a statistical finding; nil unless the plan is for one.
+func (r *realGuards) guards(p *Plan, f Facts, b *ledger.Book, finding *guard.Finding) []guard.Verdict {
+	if p.Terms == nil {
+		finding = nil
+	}
 	r.mu.Lock()
 	s := guard.State{Kill: guard.Kill{On: r.kill}, Total: len(r.nodes), Grants: b.Grants, Tripped: b.Tripped[p.Policy]}
 	for _, name := range r.names() {
@@ -26,7 +34,7 @@ func (r *realGuards) Guards(p *Plan, f Facts, b *ledger.Book) []guard.Verdict {
 	}
 	r.mu.Unlock()
 	with := p.With()
-	base := guard.Action{Policy: r.policy, With: &with, Incident: f.Incident.ID, Causes: f.Incident.causes(), Node: factsOf(f.Node), Wants: f.Wants, Disruptive: p.Disruptive(), Seen: f.Seen}
+	base := guard.Action{Policy: r.policy, With: &with, Incident: f.Incident.ID, Causes: f.Incident.causes(), Node: factsOf(f.Node), Wants: f.Wants, Disruptive: p.Disruptive(), Seen: f.Seen, Finding: finding}
 	if f.Gang != nil {
 		base.Job = policy.Job{Namespace: f.Gang.Job.Namespace, Name: f.Gang.Job.Name, UID: f.Gang.Job.UID, Annotations: f.Gang.Annotations, NamespaceLabels: map[string]string{guard.OptInLabel: guard.OptInValue}}
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
-	"github.com/pitcrew/pitcrew/remediator/guard"
 	"github.com/pitcrew/pitcrew/remediator/placement"
 )
 
@@ -82,8 +81,8 @@ func TestEachWaitThatAPersonCanEndSaysHow(t *testing.T) {
 		}
 	}
 	for g := range passing {
-		i.Waiting = waitGuard + string(g) + ": refuses"
-		if g != guard.Concurrent && i.remedy() == "" {
+		i.Waiting, i.Wait = waitGuard+string(g)+": refuses", &Wait{Reason: guardReason(g)}
+		if i.remedy() == "" {
 			t.Errorf("nothing says what ends a wait for guard %s", g)
 		}
 	}
