@@ -237,6 +237,50 @@ func TestTheRightsOfAGatewayAreEnoughForItAndForNothingElse(t *testing.T) {
 	}
 }
 
+func TestWhatGatewaysFindIsFollowedAsItIsSetAndTakenAway(t *testing.T) {
+	b := testBus(t)
+	set := func(node string, active bool) {
+		t.Helper()
+		e := straggler("gw-0", node)
+		if err := b.SetCondition(t.Context(), Condition{Gateway: "gw-0", Node: node, Key: "rank/straggler " + node, Active: active, Event: &e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("n1", true)
+	current, heard, refused := make(chan struct{}), make(chan Condition, 8), make(chan error, 8)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		_ = b.WatchFound(ctx, func() { close(current) }, func(c Condition) { heard <- c }, func(_ string, err error) { refused <- err })
+	}()
+	<-current
+	if c := <-heard; c.Event == nil || c.Node != "n1" || c.Gateway != "gw-0" || c.Since.IsZero() || !c.Active {
+		t.Errorf("%+v", c)
+	}
+	set("n2", true)
+	if c := <-heard; c.Node != "n2" {
+		t.Errorf("%+v", c)
+	}
+	set("n1", false)
+	if c := <-heard; c.Active || c.Event != nil || c.Key != "rank/straggler n1" || c.Gateway != "gw-0" {
+		t.Errorf("%+v", c)
+	}
+	forged := fault(1) // what only a node may say
+	raw, err := event.Encode(forged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Condition{Gateway: "gw-0", Node: forged.Data.Target.Node, Key: forged.Data.Cause.Signal() + " x", Active: true, Raw: raw}
+	if err := b.findings().Set(t.Context(), b.foundID(c), c); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-refused:
+	case c := <-heard:
+		t.Errorf("taken for a gateway's: %+v", c)
+	}
+}
+
 // say publishes an event and waits for its acknowledgement.
 func (b *Bus) say(ctx context.Context, e event.Event) error {
 	_, err := b.js.Publish(ctx, subject(eventPrefix, b.cluster, speaker(e.Source, e.Data.Target.Node), e.Type.Kind()), []byte("{}"))

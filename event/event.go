@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -155,6 +156,14 @@ type Evidence struct {
 	Samples         []Sample  `json:"samples,omitempty"`               // around the opening, oldest first, at most MaxSamples
 	Signals         []Witness `json:"signals,omitempty"`               // other signals of the same target that bear it out
 	Told            []string  `json:"told,omitempty"`                  // what people said of it: acknowledged, accepted
+}
+
+// MutedBy begins what is told of a finding that a person muted.
+const MutedBy = "muted by "
+
+// Muted reports whether a person has muted the finding, by the newest that is told of it.
+func (v Evidence) Muted() bool {
+	return slices.ContainsFunc(v.Told, func(w string) bool { return strings.HasPrefix(w, MutedBy) })
 }
 
 // State of a statistical finding.

@@ -36,6 +36,9 @@ func (j *judge) finding(p *incident.Plan, f incident.Facts) *guard.Finding {
 		own, _ := familiesOf(e)
 		x.Confirms = append(own, slices.DeleteFunc(j.said.confirms(e), func(n string) bool { return slices.Contains(own, n) })...)
 		x.Against = j.said.against(e, f.Gang)
+		if e.Data.Evidence.Muted() {
+			x.Against = append(x.Against, "a person muted it")
+		}
 	}
 	for _, o := range i.Faults {
 		if policy.Statistical(o.Event) && o.Node != fault.Node {

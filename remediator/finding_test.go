@@ -220,6 +220,11 @@ func TestFindingsThatContradictEachOtherMoveNothing(t *testing.T) {
 			other.Data.Target.Node = "n3"
 			s.sets("gw", other)
 		}, []guard.Name{guard.OneCulprit}, "half of the ranks"},
+		"a person muted it": {func(s *site) {
+			throttled(s, "n3")
+			s.event.Data.Evidence.Told = []string{event.MutedBy + "ada until 2026-11-22T04:24:20Z"}
+			s.sets("gw", s.event)
+		}, []guard.Name{guard.OneCulprit}, "a person muted it"},
 		"another gateway says the same": {func(s *site) { throttled(s, "n3"); s.sets("gw-1", s.event) }, nil, ""},
 		"a rank of another job is slow too": {func(s *site) {
 			throttled(s, "n3")

@@ -15,8 +15,9 @@ import (
 	"github.com/pitcrew/pitcrew/event"
 )
 
-// renewEvery is how often what stands is told again to those who list it: with what it cost by then, and as a sign of life.
-const renewEvery = 30 * time.Second
+// renewEvery is how often what stands is told again: with what it cost by then, and as a sign of life. The remediator acts on nothing that was
+// not told again within its guard.FreshFor.
+const renewEvery = 5 * time.Second
 
 // standing is something that was found and has not ended.
 type standing interface {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pitcrew/pitcrew/event"
 )
 
 // Verb is what a person says of findings.
@@ -76,7 +78,7 @@ func (s *Statement) About(key, node string) bool {
 }
 
 // said are the verbs as they are told with a finding.
-var said = map[Verb]string{Acknowledge: "acknowledged by ", Mute: "muted by ", Accept: "accepted by "}
+var said = map[Verb]string{Acknowledge: "acknowledged by ", Mute: event.MutedBy, Accept: "accepted by "}
 
 // Words say it with the finding that it is of: who, for how long, and why.
 func (s *Statement) Words() string {

@@ -187,6 +187,26 @@ func TestASuspensionOfSomeoneElseIsNotLifted(t *testing.T) {
 	}
 }
 
+func TestAJobIsPutOnHoldOnceAndAPersonsHoldStays(t *testing.T) {
+	for was, want := range map[string]string{"": "why", "mine": "mine", "false": "why"} {
+		c, s, g := stuck(t, Options{})
+		s.job.Annotations = map[string]string{}
+		if was != "" {
+			s.job.Annotations[AnnotationHold] = was
+		}
+		for range 2 {
+			if err := c.HoldJob(t.Context(), g, "inc-1", "why"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.mu.Lock()
+		if got := s.job.Annotations[AnnotationHold]; got != want || s.changes > 1 || want == "mine" && s.changes > 0 {
+			t.Errorf("%q: %q after %d changes", was, got, s.changes)
+		}
+		s.mu.Unlock()
+	}
+}
+
 func TestTheKillSwitchAndACancelEndTheWaitForAGang(t *testing.T) {
 	c, _, g := stuck(t, Options{})
 	var off atomic.Bool

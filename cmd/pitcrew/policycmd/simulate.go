@@ -225,9 +225,38 @@ func (s simulation) write(w io.Writer) error {
 		}
 		say("%s\t%s\t%s\t%s\t%s/%s\t%s\t%s\t%d", i.Time.UTC().Format(time.RFC3339), i.Signal, i.Node, cmp.Or(i.Job, "-"), i.Policy, i.Rule, decision, strings.Join(i.Actions, ", "), i.Events)
 	}
+	writePrices(s.Incidents, say)
 	if s.Compared != nil {
 		writeComparison(s.Compared, say)
 	}
 	say("\n%s", strings.TrimSuffix(s.Unknown, "\n"))
 	return errors.Join(append(errs, t.Flush())...)
+}
+
+// writePrices prints what statistical findings cost, and what moves for them would have cost and saved.
+func writePrices(all []remediator.Would, say func(string, ...any)) {
+	var sum remediator.Price
+	moves, findings := 0, 0
+	for _, i := range all {
+		p := i.Price
+		if p == nil {
+			continue
+		}
+		if findings++; findings == 1 {
+			say("\nPRICE\tSIGNAL\tJOB\tDECIDED\tGPU-HOURS LOST\tA RESTART COSTS\tSAVED")
+		}
+		decided := "never"
+		if !p.Decided.IsZero() {
+			decided = p.Decided.UTC().Format(time.RFC3339)
+			moves++
+			sum.Restart += p.Restart
+			sum.Saved += p.Saved
+		}
+		sum.Lost += p.Lost
+		say("%s\t%s\t%s\t%s\t%.3g\t%.3g\t%.3g", i.Time.UTC().Format(time.RFC3339), i.Signal, cmp.Or(i.Job, "-"), decided, p.Lost, p.Restart, p.Saved)
+	}
+	if findings > 0 {
+		say("%s for %s: %.3g GPU-hours were lost, the restarts would have cost %.3g, and %.3g would have been saved", counted(moves, "move"), counted(findings, "finding"),
+			sum.Lost, sum.Restart, sum.Saved)
+	}
 }
