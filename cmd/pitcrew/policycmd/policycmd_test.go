@@ -75,7 +75,7 @@ func TestWithoutAnEventTheSimulationIsAnEmptyListInJSON(t *testing.T) {
 
 func TestCheckAcceptsTheShippedPoliciesAndNamesEveryFaultOfABadOne(t *testing.T) {
 	out, _, err := run(t, "", "check", shipped)
-	if err != nil || !strings.Contains(out, "policy gpu-hardware: order 100, mode observe, 6 rules, ok") {
+	if err != nil || !strings.Contains(out, "policy gpu-hardware: order 100, mode observe, 12 rules, ok") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
@@ -96,7 +96,7 @@ func TestCheckAcceptsTheShippedPoliciesAndNamesEveryFaultOfABadOne(t *testing.T)
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, _, err = run(t, "", "check", shipped, "-o", "json")
-	if err != nil || json.Unmarshal([]byte(out), &said) != nil || len(said.Policies) != 3 || said.Faults == nil || len(said.Faults) != 0 {
+	if err != nil || json.Unmarshal([]byte(out), &said) != nil || len(said.Policies) != 4 || said.Faults == nil || len(said.Faults) != 0 {
 		t.Errorf("%v\n%s", err, out)
 	}
 	for _, want := range []string{"bad.yaml:7:30: policy p", `did you mean xid?`, `unknown action "cordn"; did you mean cordon?`} {

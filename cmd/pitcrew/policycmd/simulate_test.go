@@ -74,6 +74,32 @@ func TestAWeekIsSimulatedAndHeldAgainstWhatPeopleDid(t *testing.T) {
 	}
 }
 
+func TestASimulationPricesFindingsAndSumsThemUp(t *testing.T) {
+	rank := 3
+	slow := event.Event{ID: "slow", Source: event.GatewaySource("c", "gw", "detector"), Type: event.Anomaly, Time: monday.Add(2 * time.Second), Data: event.Data{
+		Target: event.Target{Node: "a1", PodUID: "p", GPU: "GPU-1", Rank: &rank, WorldSize: 4, Job: &event.Job{Kind: "Job", Namespace: "ml", Name: "llm", UID: "j"}},
+		Cause:  event.Cause{Kind: "rank", Name: "straggler"}, Severity: event.Warning, Onset: monday, Evidence: event.Evidence{DurationS: 2, LostGPUSeconds: 4}}}
+	hot := event.Event{ID: "hot", Source: event.Source("c", "a1", "detector"), Type: event.Anomaly, Time: monday.Add(time.Second), Data: event.Data{
+		Target: event.Target{Node: "a1", GPU: "GPU-1", PodUID: "p"}, Cause: event.Cause{Kind: "anomaly", Name: "throttle-hw-thermal"}, Severity: event.Info, Onset: monday,
+		Evidence: event.Evidence{Signal: "pitcrew.gpu.throttle{hw_thermal}"}}}
+	over := slow
+	over.ID, over.Type, over.Time = "over", event.Recovery, monday.Add(time.Hour)
+	over.Data.Evidence.LostGPUSeconds = 7200
+	week := lines(t, slow, hot, over)
+	out, _, err := run(t, week, "simulate", "--policy", shipped, "--events", "-")
+	for _, want := range []string{"observe", "GPU-HOURS LOST", "2026-11-16T08:00:15Z", "1 move for 1 finding: 2 GPU-hours were lost, the restarts would have cost 0.133, and 1.86 would have been saved"} {
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("%v: %q is missing from\n%s", err, want, out)
+		}
+	}
+	out, _, err = run(t, lines(t, slow, over), "simulate", "--policy", shipped, "--events", "-") // nothing confirms it
+	for _, want := range []string{"never", "second-signal", "0 moves for 1 finding"} {
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("%v: %q is missing from\n%s", err, want, out)
+		}
+	}
+}
+
 func TestASimulationReadsTheBusFromWhereItIsTold(t *testing.T) {
 	s := bustest.Server(t)
 	b := bustest.Connect(t, s.URL())
