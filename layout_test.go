@@ -36,7 +36,7 @@ var rooms = []room{
 	{name: "bench", may: []string{"event", "detector"}, base: true},
 	{name: "receivers", may: []string{"semconv", "rules", "hook"}},
 	{name: "collector", may: []string{"semconv", "event", "rules", "hook", "bus", "detector", "receivers"}},
-	{name: "remediator", may: []string{"event", "docs", "rules", "deploy", "bus"}},
+	{name: "remediator", may: []string{"semconv", "event", "docs", "rules", "deploy", "bus"}},
 	{name: "sandbox", may: []string{"event", "deploy", "bus", "remediator"}, base: true},
 	{name: "cmd", may: []string{"event", "docs", "rules", "deploy", "dashboards", "bus", "detector", "receivers", "collector", "remediator", "sandbox"}},
 }

@@ -104,7 +104,7 @@ func (b *board) foundStanding(e event.Event) (incident.Standing, string) {
 	case f == nil:
 		return incident.Unknown, ""
 	case !f.active && !f.ended.Before(began(e)):
-		return incident.Ended, "ended by itself at " + f.ended.UTC().Format(time.RFC3339)
+		return incident.Ended, "ended at " + f.ended.UTC().Format(time.RFC3339)
 	case !f.active:
 		return incident.Unknown, ""
 	case now.Sub(f.at) > foundStale:

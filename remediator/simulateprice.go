@@ -133,7 +133,7 @@ func (s *simulated) ask(at int, f *simulatedFinding, now time.Time) {
 	if !w.Price.Ended.IsZero() && !w.Price.Ended.After(now) {
 		f.open = false
 		i.State, i.ClosedAt = incident.Closed, w.Price.Ended
-		w.Decision, w.Refused = endedDecision, "it ended by itself before anything would have been done; "+w.Refused
+		w.Decision, w.Refused = endedDecision, "it ended before anything would have been done; "+w.Refused
 		return
 	}
 	facts := f.facts

@@ -106,7 +106,7 @@ func confirmed(f Fault, g *cluster.Gang, live checkpoint.Gang, missing map[strin
 			return nil // its agent saw the process end, and nothing speaks against it
 		}
 		if f.statistical() {
-			return &refuted{why: fmt.Sprintf("rank %d cannot be read, so nothing says that it still runs", *f.Rank), open: true}
+			return &refuted{why: fmt.Sprintf("rank %d cannot be read, so nothing shows that it still runs", *f.Rank), open: true}
 		}
 		return &refuted{why: fmt.Sprintf("rank %d cannot be read, so only the event says that it hangs", *f.Rank), open: true}
 	case f.statistical():

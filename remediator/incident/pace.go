@@ -156,7 +156,7 @@ func (v *view) verifyPace(ctx context.Context, live checkpoint.Gang) Result {
 	over := now.Sub(*v.FirstStep) >= within
 	if steps < paceSteps || took < paceFor {
 		if over && now.Sub(*v.FirstStep) >= 2*within {
-			return GoOn(Verified, "all ranks stepped, but too few steps were seen to tell how long one takes")
+			return GoOn(Verified, "all ranks stepped, but too few steps were seen to measure how long one takes")
 		}
 		return WaitFor(ReasonStepping, "", stepEvery)
 	}

@@ -50,7 +50,7 @@ var facts = []Fact{
 	{Path: "event.severity", Decide: FromEvent, Simulate: InputEvents, About: "`info`, `warning`, `critical` or `fatal`."},
 	{Path: "event.advice", Decide: FromEvent, Simulate: InputEvents, About: "The action of NVIDIA's table, such as `reset-gpu`."},
 	{Path: "event.count", Decide: FromEvent, Simulate: InputEvents, About: "Occurrences that this event stands for, at least 1."},
-	{Path: "event.lossPerHour", Decide: FromEvent, Simulate: InputEvents, About: "GPU-seconds that a statistical finding costs the job in an hour; 0 if it does not say."},
+	{Path: "event.lossPerHour", Decide: FromEvent, Simulate: InputEvents, About: "GPU-seconds that a statistical finding costs the job in an hour; 0 if it reports none."},
 	{Path: "event.target.cluster", Decide: FromEvent, Simulate: InputEvents, About: "The cluster."},
 	{Path: "event.target.node", Decide: FromEvent, Simulate: InputEvents, About: "The node."},
 	{Path: "event.target.gpu_uuid", Decide: FromEvent, Simulate: InputEvents, About: "The GPU's UUID."},
