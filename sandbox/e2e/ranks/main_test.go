@@ -13,6 +13,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 	"github.com/pitcrew/pitcrew/sandbox"
 	"github.com/pitcrew/pitcrew/sandbox/demo"
 )
@@ -40,7 +41,8 @@ type rig struct {
 	said []event.Event
 }
 
-func newRig(t *testing.T) *rig {
+// newRig starts the stage with spare nodes, and the shipped policies in a mode.
+func newRig(t *testing.T, spares int, mode policy.Mode) *rig {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
@@ -53,10 +55,11 @@ func newRig(t *testing.T) *rig {
 		bin = filepath.Join(root, "bin")
 	}
 	var nodes []sandbox.NodeSpec
-	for i := range world {
+	for i := range world + spares {
 		nodes = append(nodes, sandbox.NodeSpec{Name: fmt.Sprint("a", i+1), Rack: "rack-a", Spine: "spine-1", Zone: "zone-1", GPUCount: 8})
 	}
-	s, err := demo.SetUp(ctx, demo.StageOptions{Nodes: nodes, Progress: os.Stderr, Bin: bin, Gateway: true, Auth: true})
+	s, err := demo.SetUp(ctx, demo.StageOptions{Nodes: nodes, Progress: os.Stderr, Bin: bin, Gateway: true, Auth: true,
+		Policies: func(ps []policy.Policy) []policy.Policy { return policy.WithMode(ps, mode) }})
 	if err != nil {
 		t.Fatal(err)
 	}
