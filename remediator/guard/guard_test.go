@@ -211,6 +211,14 @@ func TestEachGuardRefusesWhatItIsFor(t *testing.T) {
 		"a rank restarted in place does not keep a bad node in service": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
 			s.Grants = append(s.Grants, did("x", "n39", false, ago(time.Minute), policy.Checkpoint, policy.RestartJob))
 		}, nil, ""},
+		"a restart in place is no repetition of a restart elsewhere": {policy.RestartJob, func(s *guard.State, a *guard.Action) {
+			a.Wants = []guard.Place{{Node: "n39"}}
+			s.Grants = append(s.Grants, did("x", "n39", false, ago(time.Minute), policy.Checkpoint, policy.RestartJob))
+		}, nil, ""},
+		"a restart elsewhere is one": {policy.RestartJob, func(s *guard.State, a *guard.Action) {
+			a.Wants = []guard.Place{{Node: "n39"}}
+			s.Grants = append(s.Grants, did("x", "n39", false, ago(time.Minute), policy.Cordon, policy.RestartJob))
+		}, []guard.Name{guard.Cooldown}, "last: 1m"},
 		"an uncordon starts no cooldown": {policy.Cordon, func(s *guard.State, _ *guard.Action) {
 			s.Grants = append(s.Grants, did("x", "n39", false, ago(time.Minute), policy.Uncordon, policy.Notify))
 		}, nil, ""},
