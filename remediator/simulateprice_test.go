@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/cluster"
+	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/policy"
 	"github.com/pitcrew/pitcrew/semconv"
 )
@@ -113,5 +115,37 @@ func TestASimulatedFindingThatIsOnlyObservedIsPricedTheSame(t *testing.T) {
 	w := r.simulate(t, policy.Observe)
 	if len(w) != 1 || w[0].Decision != "observe" || w[0].Price == nil || w[0].Price.Saved <= 0 || !slices.Equal(w[0].Actions, []string{"cordon", "checkpoint", "restart-job"}) {
 		t.Errorf("%+v", w)
+	}
+}
+
+// Both facts of money are filled in a simulation as they are in the remediator: an expression over an empty one would never match.
+func TestASimulationFillsWhatAFindingCostsAndWhatARestartCosts(t *testing.T) {
+	const rule = "apiVersion: pitcrew.dev/v1alpha1\nkind: RemediationPolicy\nmetadata: {name: p}\nspec:\n  mode: enforce\n  order: 1\n  rules:\n" +
+		"  - {name: r, when: {signal: rank/straggler, expr: event.lossPerHour == 7200.0 && job.restartCost == 480.0}, steps: [{do: cordon}]}\n"
+	ps, err := policy.Parse("p.yaml", []byte(rule))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorded{}
+	r.slow(3, 0, time.Hour)
+	if w := Simulate(r.events, Simulation{Policies: ps, Lasts: 5 * time.Minute, Mends: time.Hour}); len(w) != 1 || w[0].Rule != "r" {
+		t.Errorf("%+v", w)
+	}
+	for _, x := range policy.Readings(ps) {
+		if x.Fact.Simulate == "" || x.Fact.Decide == "" {
+			t.Errorf("%+v", x)
+		}
+	}
+	j := (&judge{policies: fixed{policy.NewBook(ps)}}).decide(r.events[0], incident.Facts{Now: noon})
+	if j.Rule != "" { // without the job nobody knows what its restart costs
+		t.Errorf("rule %q", j.Rule)
+	}
+	j = (&judge{policies: fixed{policy.NewBook(ps)}}).decide(r.events[0], incident.Facts{Now: noon, Gang: &cluster.Gang{Job: *r.events[0].Data.Target.Job}})
+	if j.Rule != "r" {
+		t.Errorf("the remediator: rule %q, %s", j.Rule, j.Policies[0].Rules[0].Detail)
+	}
+	cost := incident.Cost{SaveS: 20, RestartS: 40, Shown: true}
+	if v := jobFacts(&cluster.Gang{}, &incident.Incident{WorldSize: 4}, cost).RestartCost; v != 240 {
+		t.Errorf("the job has shown 60 s of 4 ranks, and the fact is %v", v)
 	}
 }
