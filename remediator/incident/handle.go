@@ -256,8 +256,6 @@ func (e *Engine) concern(ctx context.Context, h *handling, g *cluster.Gang) erro
 	switch {
 	case d != nil && plan.Mode == policy.Observe: // it is not to be acted on, also not along with another
 		err = d.add(ctx, ev, nil)
-	case d != nil && plan.statistical() && d.now.Load().acted(): // its guards would not be asked any more
-		err = d.add(ctx, ev, nil)
 	case d != nil:
 		err = d.add(ctx, ev, &f)
 	default:

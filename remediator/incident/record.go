@@ -301,7 +301,8 @@ func (i *Incident) covered() (c Incident, first bool) {
 	return c, soon && len(c.Faults) > 0 && len(c.Faults) < len(i.Faults)
 }
 
-// matters tells a fault that is to be known to the steps from an echo of what is known.
+// matters tells a fault that is to be known to the steps from an echo of what is known. A statistical finding is an echo once the incident has
+// acted: its guards would not be asked any more.
 func (i *Incident) matters(f *Fault) bool {
 	if f == nil || f.statistical() && i.acted() || len(i.Faults) >= maxFaults && !(f.Moves && len(i.Faults) < maxNodes) {
 		return false
