@@ -108,10 +108,6 @@ func TestAnExportHoldsEverythingAboutAnIncidentAndNothingElse(t *testing.T) {
 	}
 	for name, text := range got {
 		if strings.Contains(text, "elsewhere") || strings.Contains(text, "inc-2") {
-		if name == "inc-1/SHA256SUMS" { // a checksum holds any two letters by chance
-			continue
-		}
-		if strings.Contains(text, "a9") || strings.Contains(text, "inc-2") {
 			t.Errorf("%s holds what does not concern the incident:\n%s", name, text)
 		}
 	}
