@@ -20,9 +20,6 @@ const actWithin = 10 * time.Second
 // answers are the words of the acts on an incident.
 var answers = map[string]string{"approve": incident.Approves, "reject": incident.Rejects, "hold": incident.Holding, "release": incident.Releases}
 
-// errStale means that the incident asks something else than what the person saw.
-var errStale = errors.New("the incident has changed since you saw it, so nothing was done; look again")
-
 // answer takes a person's answer to an incident, or a hold of one of its nodes.
 func (p *Page) answer(w http.ResponseWriter, r *http.Request, who *Person) {
 	id, act := r.PathValue("id"), r.PathValue("act")
@@ -33,7 +30,7 @@ func (p *Page) answer(w http.ResponseWriter, r *http.Request, who *Person) {
 		p.carryOut(w, r, who, audit, "/incidents/"+url.PathEscape(id)+"?done="+act, func(ctx context.Context) error {
 			_, err := answer.Give(ctx, p.o.Incidents, id, answer.Answer{Word: word, By: who.Name, Reason: reason, At: p.o.Now(), Check: func(i *incident.Incident) error {
 				if seen := r.PostFormValue("seen"); seen != "" && seen != p.question(i) {
-					return errStale
+					return answer.ErrStale
 				}
 				return nil
 			}})
@@ -67,7 +64,7 @@ func (p *Page) question(i *incident.Incident) string {
 	for k := range shown.Faults {
 		shown.Faults[k].Node = clean(raw[k].Node, maxText)
 	}
-	return question(&shown)
+	return answer.Question(&shown)
 }
 
 // uncordon lifts the quarantine of a node.
@@ -98,7 +95,7 @@ var refusals = []struct {
 	code int
 	text string
 }{
-	{errStale, http.StatusConflict, ""},
+	{answer.ErrStale, http.StatusConflict, ""},
 	{bus.ErrNotFound, http.StatusNotFound, "There is no such incident. "},
 	{cluster.ErrHeld, http.StatusConflict, "Somebody else holds the node. "},
 	{cluster.ErrNotHeld, http.StatusConflict, "The node is not on hold any more. "},

@@ -2,8 +2,6 @@ package page
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -161,7 +159,7 @@ func (p *Page) read(ctx context.Context, id string) (*incident.Incident, error) 
 // describe fills in what the page says of an incident.
 func (p *Page) describe(v *incidentView, i *incident.Incident) {
 	now := p.o.Now()
-	v.I, v.Waterfall, v.Seen = i, newWaterfall(i, now), question(i)
+	v.I, v.Waterfall, v.Seen = i, newWaterfall(i, now), answer.Question(i)
 	if ahead := i.StateAt.Sub(now); ahead > clockSlack {
 		v.Ahead = seconds(ahead.Seconds())
 	}
@@ -333,31 +331,6 @@ func person(i *incident.Incident) string {
 		return "The job needs nobody. Repair " + strings.Join(i.Cordons, ", ") + ", then give it back."
 	}
 	return ""
-}
-
-// question identifies what a person is asked. An answer counts only for the question that the person saw.
-func question(i *incident.Incident) string {
-	h := sha256.New()
-	add := func(parts ...any) {
-		for _, p := range parts {
-			s := fmt.Sprint(p)
-			fmt.Fprintf(h, "%d:%s", len(s), s)
-		}
-	}
-	add(i.ID, i.State, i.Round, i.Approval != "", i.FaultyNodes())
-	if i.Wait != nil {
-		add(i.Wait.Reason)
-	}
-	if p := i.Plan; p != nil {
-		add(p.Policy, p.Rule, p.Mode, p.Verbs())
-	}
-	for _, m := range i.Moves {
-		add(m.Index, m.From, m.To)
-	}
-	if g := i.Group; g != nil {
-		add(g.Held, g.Asking, len(g.Children))
-	}
-	return hex.EncodeToString(h.Sum(nil)[:12])
 }
 
 // choices are what a person can do now.

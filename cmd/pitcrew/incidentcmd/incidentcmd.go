@@ -113,7 +113,7 @@ func reply(f *connect.Flags, use, word string) *cobra.Command {
 		Use: use + " ID", Short: shorts[use], Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return open(c.Context(), f, func(ctx context.Context, s store) error {
-				i, err := respond(ctx, s, args[0], word, reason)
+				i, err := respond(ctx, s, args[0], answer.Answer{Word: word, Reason: reason})
 				if err != nil {
 					return err
 				}
@@ -129,15 +129,16 @@ func reply(f *connect.Flags, use, word string) *cobra.Command {
 	return c
 }
 
-// respond records an operator's answer to an incident: one of incident's words.
-func respond(ctx context.Context, s store, id, word, reason string) (incident.Incident, error) {
+// respond records an operator's answer to an incident.
+func respond(ctx context.Context, s store, id string, a answer.Answer) (incident.Incident, error) {
 	i, _, err := get(ctx, s, id) // by the beginning of its id, if need be
 	if err != nil {
 		return i, err
 	}
-	i.Approval, err = answer.Give(ctx, s, i.ID, answer.Answer{Word: word, By: connect.Operator(), Reason: reason, At: time.Now()})
+	a.By, a.At = connect.Operator(), time.Now()
+	i.Approval, err = answer.Give(ctx, s, i.ID, a)
 	var refused answer.Refused
-	if errors.As(err, &refused) {
+	if errors.As(err, &refused) || errors.Is(err, answer.ErrStale) {
 		return i, exit.With(exit.Refused, err)
 	}
 	return i, err

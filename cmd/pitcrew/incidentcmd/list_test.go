@@ -9,6 +9,7 @@ import (
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
 	"github.com/pitcrew/pitcrew/event"
+	"github.com/pitcrew/pitcrew/remediator/answer"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 )
 
@@ -110,5 +111,23 @@ func TestAnIncidentIsFoundByTheBeginningOfItsID(t *testing.T) {
 	}
 	if _, err := say("approve", "b1"); exit.Code(err) != exit.Refused {
 		t.Errorf("%d: %v", exit.Code(err), err)
+	}
+}
+
+func TestAnAnswerToAQuestionThatHasChangedIsRefused(t *testing.T) {
+	b, _ := newBus(t)
+	s := bus.NewBucket[incident.Incident](b, bus.IncidentBucket)
+	i := one(1, incident.Planned, asking)
+	seen := answer.Question(&i)
+	i.Plan.Rule = "another"
+	if err := s.Set(t.Context(), i.ID, i); err != nil {
+		t.Fatal(err)
+	}
+	_, err := respond(t.Context(), s, i.ID, answer.Answer{Word: incident.Approves, Check: answer.Still(seen)})
+	if now, _, _ := s.Get(t.Context(), i.ID); exit.Code(err) != exit.Refused || now.Approval != "" {
+		t.Errorf("%v, %q", err, now.Approval)
+	}
+	if _, err := respond(t.Context(), s, i.ID, answer.Answer{Word: incident.Approves, Check: answer.Still(answer.Question(&i))}); err != nil {
+		t.Error(err)
 	}
 }

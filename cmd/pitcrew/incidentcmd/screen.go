@@ -13,6 +13,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/terminal"
+	"github.com/pitcrew/pitcrew/remediator/answer"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 )
 
@@ -26,7 +27,7 @@ type (
 
 // screen is the terminal view: a list of incidents, and the selected one in full.
 type screen struct {
-	respond func(id, word string) (string, error)
+	respond func(id, word, question string) (string, error)
 	now     func() time.Time
 
 	by       map[string]incident.Incident
@@ -36,8 +37,9 @@ type screen struct {
 	scroll   int // lines of the detail above its window
 
 	ready   bool
-	asks    string // the word that waits for y, and the incident that it is for
+	asks    string // the word that waits for y, the incident that it is for, and what that asks (answer.Question)
 	asksFor string
+	asked   string
 	message string
 	kill    bus.KillSwitch
 	failed  error
@@ -45,7 +47,7 @@ type screen struct {
 	width, height int
 }
 
-func newScreen(respond func(id, word string) (string, error), now func() time.Time) *screen {
+func newScreen(respond func(id, word, question string) (string, error), now func() time.Time) *screen {
 	return &screen{respond: respond, now: now, by: map[string]incident.Incident{}, width: 80, height: 24}
 }
 
@@ -98,10 +100,10 @@ func (s *screen) key(k string) tea.Cmd {
 			s.message = "nothing was answered"
 			return nil
 		}
-		id := s.asksFor // a newer incident may have been selected meanwhile
+		id, asked := s.asksFor, s.asked // a newer incident may have been selected meanwhile
 		s.message = id + ": sending…"
 		return func() tea.Msg {
-			said, err := s.respond(id, word)
+			said, err := s.respond(id, word, asked)
 			if err != nil {
 				return answered{err.Error()}
 			}
@@ -123,7 +125,7 @@ func (s *screen) ask(word string) tea.Cmd {
 	case !i.Asks():
 		s.message = i.ID + " does not wait for an answer: it is " + i.Headline()
 	default:
-		s.asks, s.asksFor, s.selected = word, i.ID, i.ID
+		s.asks, s.asksFor, s.asked, s.selected = word, i.ID, answer.Question(&i), i.ID
 	}
 	return nil
 }

@@ -11,13 +11,14 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/pitcrew/pitcrew/bus"
+	"github.com/pitcrew/pitcrew/remediator/answer"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 )
 
 var began = time.Date(2026, 11, 23, 3, 0, 0, 0, time.UTC)
 
 // shown is a screen with incidents, the newest last.
-func shown(t *testing.T, respond func(id, word string) (string, error), all ...incident.Incident) (s *screen, press func(keys ...string) string) {
+func shown(t *testing.T, respond func(id, word, question string) (string, error), all ...incident.Incident) (s *screen, press func(keys ...string) string) {
 	t.Helper()
 	s = newScreen(respond, func() time.Time { return began.Add(10 * time.Minute) })
 	send := func(m tea.Msg) tea.Cmd { _, cmd := s.Update(m); return cmd }
@@ -94,14 +95,18 @@ func TestTheSelectedIncidentStaysSelectedWhileOthersAreOpened(t *testing.T) {
 
 func TestAnAnswerIsSentOnlyAfterItIsConfirmed(t *testing.T) {
 	var sent []string
-	answer := func(id, word string) (string, error) {
+	first := one(1, incident.Planned, asking)
+	respond := func(id, word, question string) (string, error) {
+		if len(sent) == 0 && question != answer.Question(&first) {
+			t.Errorf("the answer is for another question than was shown")
+		}
 		sent = append(sent, id+" "+word)
 		if len(sent) > 1 {
 			return "", errors.New("it was answered meanwhile")
 		}
 		return "approved by ann", nil
 	}
-	s, press := shown(t, answer, one(1, incident.Planned, asking))
+	s, press := shown(t, respond, first)
 	if view := press("a"); len(sent) != 0 || !strings.Contains(view, `inc-1: answer "approved"? y confirms`) {
 		t.Errorf("%v\n%s", sent, view)
 	}
@@ -110,6 +115,9 @@ func TestAnAnswerIsSentOnlyAfterItIsConfirmed(t *testing.T) {
 	}
 	press("a")
 	s.Update(one(5, incident.Planned, asking)) // a newer one appears above while the question is open
+	changed := one(1, incident.Planned, asking)
+	changed.Round = 2
+	s.Update(changed) // and the incident asks something else
 	if view := press("y"); len(sent) != 1 || sent[0] != "inc-1 "+incident.Approves || !strings.Contains(view, "inc-1: approved by ann") {
 		t.Errorf("%v\n%s", sent, view)
 	}

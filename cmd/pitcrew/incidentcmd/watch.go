@@ -14,6 +14,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/connect"
+	"github.com/pitcrew/pitcrew/remediator/answer"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 )
 
@@ -65,10 +66,10 @@ func follow(ctx context.Context, c *cobra.Command, f *connect.Flags, s store) er
 func onScreen(ctx context.Context, b *bus.Bus, s store) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	model := newScreen(func(id, word string) (string, error) {
+	model := newScreen(func(id, word, question string) (string, error) {
 		within, done := context.WithTimeout(ctx, 5*time.Second)
 		defer done()
-		i, err := respond(within, s, id, word, "")
+		i, err := respond(within, s, id, answer.Answer{Word: word, Check: answer.Still(question)})
 		return i.Approval, err
 	}, time.Now)
 	program := tea.NewProgram(model, tea.WithContext(ctx))
