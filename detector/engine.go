@@ -121,6 +121,9 @@ func (e *Engine) tick(t time.Time) {
 	}
 }
 
+// maxLine bounds the line that an event carries, in bytes: an event that is too large for the bus would be lost.
+const maxLine = 8 << 10
+
 // onset is a condition that begins.
 type onset struct {
 	key      string
@@ -158,6 +161,7 @@ func (e *Engine) finding(o onset) finding.Finding {
 		o.since = o.at
 	}
 	o.target.Cluster, o.target.Node = e.o.Cluster, e.o.Node
+	o.evidence.Raw = cut(o.evidence.Raw, maxLine)
 	src := event.Source(e.o.Cluster, e.o.Node, o.source)
 	if o.id == nil {
 		o.id = []string{e.o.BootID, o.key, strconv.FormatInt(o.at.UnixNano(), 10)}

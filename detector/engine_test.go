@@ -187,6 +187,12 @@ func TestAnEchoThatNoBurstExplainsIsSaid(t *testing.T) {
 	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 45}, Time: at(1), Seq: 1}), "+xid/45 info")
 }
 
+func TestAFaultIsFoundHoweverLongItsLine(t *testing.T) {
+	long := strings.Repeat("\x00<", event.MaxBytes)
+	got := engine(t).Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 79, PCI: "0000:1a:00"}, Time: at(1), Seq: 7, Raw: long})
+	want(t, got, "+xid/79 fatal") // it encodes the event
+}
+
 func TestAMalformedLineIsCountedAndDropped(t *testing.T) {
 	e := engine(t)
 	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid"}, Time: at(1)}))

@@ -98,9 +98,9 @@ func (e *Engine) kernelCode(k Kernel, r verdict.Report, outcome verdict.Outcome)
 	case r.Echo:
 		e.counts.Echoes++
 	case v.Clears > 0:
-		e.kernelClear(k, kernelKey(k.Kind, strconv.Itoa(v.Clears), t), ev)
+		e.kernelClear(k, r, t, ev)
 	case outcome == verdict.Repeat && e.repeated(key, k, r.Count):
-	case !k.History && !k.CodeOnly && e.sightedBefore(key, k.Time):
+	case !k.History && !k.CodeOnly && e.sightedBefore(key, k.Time, event.Severity(v.Severity)):
 		e.counts.Echoes++
 	default:
 		e.occurred(onset{
@@ -110,15 +110,38 @@ func (e *Engine) kernelCode(k Kernel, r verdict.Report, outcome verdict.Outcome)
 	}
 }
 
-// kernelClear ends the condition that a line clears. Good news is no condition of its own.
-func (e *Engine) kernelClear(k Kernel, key string, ev event.Evidence) {
-	if k.History {
+// kernelClear ends the condition that a line clears. Good news is no condition of its own. A fault that an earlier agent reported may be gone
+// from the log: its condition is cleared although this engine does not know it.
+func (e *Engine) kernelClear(k Kernel, r verdict.Report, t event.Target, ev event.Evidence) {
+	cleared := strconv.Itoa(r.Verdict.Clears)
+	key := kernelKey(k.Kind, cleared, t)
+	have, open := e.open.get(key)
+	switch {
+	case open && e.outdated(k, have.Event):
+		e.counts.History++
+		return
+	case !open && !k.History:
+		f := e.finding(onset{
+			key: key, typ: event.Recovery, target: t, cause: event.Cause{Kind: k.Kind, Code: cleared}, severity: event.Info, evidence: ev, at: k.Time,
+			source: k.component, id: lineID(k), silent: true,
+		})
+		f.Active = false
+		e.out = append(e.out, f)
+		return
+	case k.History:
 		e.forget(key)
 	}
 	if !k.CodeOnly {
 		ev.Signal, ev.Value = k.Kind+"/"+strconv.Itoa(k.Code), nil
 	}
 	e.end(key, ev)
+}
+
+// outdated reports whether a line of the kernel log is older than a fault that the log did not report. A clock that was set back makes no news
+// old: the fault is in its future then.
+func (e *Engine) outdated(k Kernel, fault event.Event) bool {
+	reported := fault.Source == event.Source(e.o.Cluster, e.o.Node, fromLog)
+	return !reported && k.Time.Before(fault.Data.Onset) && (k.History || e.ago(fault.Data.Onset) >= 0)
 }
 
 // repeated renews the open finding of a line that only counts. It reports false if there is none.

@@ -154,10 +154,10 @@ func (e *Engine) lastXid(g *gpu, v Value) {
 	})
 }
 
-// sightedBefore reports whether DCGM told what a line of the kernel log says, before the log could be read.
-func (e *Engine) sightedBefore(key string, at time.Time) bool {
+// sightedBefore reports whether DCGM told what a line of the kernel log says, before the log could be read. A line that says worse is news.
+func (e *Engine) sightedBefore(key string, at time.Time, severity event.Severity) bool {
 	have, ok := e.open.get(key)
-	if !ok || have.Event.Source == event.Source(e.o.Cluster, e.o.Node, fromLog) || at.Sub(have.Event.Data.Onset) > sameWithin {
+	if !ok || severity.Compare(have.Event.Data.Severity) > 0 || have.Event.Source == event.Source(e.o.Cluster, e.o.Node, fromLog) || at.Sub(have.Event.Data.Onset) > sameWithin {
 		return false
 	}
 	have.Seen = e.now

@@ -44,6 +44,8 @@ type core struct {
 	instances int // guarded by shared.mu
 	release   func() (last bool)
 
+	turn sync.Mutex // from judging to sending; taken before mu
+
 	mu      sync.Mutex
 	started bool
 	self    nodeID
@@ -156,11 +158,14 @@ func (c *core) engine(res pcommon.Map) *detector.Engine {
 	return e
 }
 
-// emit sends findings on, with those that were refused before. What is refused waits for the next call: the engine has said it
-// and will not say it again. The caller does not hold mu.
-func (c *core) emit(ctx context.Context, next consumer.Logs, found []finding.Finding) {
+// emit judges and sends on what it finds, with what was refused before. One call at a time: if the end of a finding overtook its beginning, its
+// condition would stay set. What is refused waits for the next call: the engine will not find it again. The caller does not hold mu.
+func (c *core) emit(ctx context.Context, next consumer.Logs, find func() []finding.Finding) {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	news := find()
 	c.mu.Lock()
-	found = append(c.pending, found...)
+	found := append(c.pending, news...)
 	c.pending = nil
 	c.mu.Unlock()
 	if len(found) == 0 {
@@ -182,6 +187,8 @@ func (c *core) emit(ctx context.Context, next consumer.Logs, found []finding.Fin
 }
 
 func (c *core) records(ctx context.Context, found []finding.Finding) plog.Logs {
+	ctx, cancel := context.WithTimeout(ctx, askDeadline)
+	defer cancel()
 	for i := range found {
 		c.enrich(ctx, &found[i].Event)
 	}

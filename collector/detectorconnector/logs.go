@@ -19,7 +19,7 @@ type logsSkin struct{ skin }
 
 // ConsumeLogs judges log events of receivers. Records of other names pass by unseen.
 func (s *logsSkin) ConsumeLogs(ctx context.Context, ld plog.Logs) error {
-	s.emit(ctx, s.next, s.judgeLogs(ld))
+	s.emit(ctx, s.next, func() []finding.Finding { return s.judgeLogs(ld) })
 	return nil
 }
 

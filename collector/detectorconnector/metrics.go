@@ -21,9 +21,10 @@ type metricsSkin struct{ skin }
 // ConsumeMetrics judges one batch. A rank's values of one batch are one sample.
 func (s *metricsSkin) ConsumeMetrics(ctx context.Context, md pmetric.Metrics) error {
 	s.pods.Touch()
-	s.emit(ctx, s.next, s.judgeMetrics(md)) // certain faults first: they wait for no statistics
+	s.emit(ctx, s.next, func() []finding.Finding { return s.judgeMetrics(md) }) // certain faults first: they wait for no statistics
 	if s.anomalies != nil {
-		s.emit(ctx, s.next, s.anomalies.judge(md))
+		unusual := s.anomalies.judge(md)
+		s.emit(ctx, s.next, func() []finding.Finding { return unusual })
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	askDeadline = 100 * time.Millisecond // for the kubelet, on the path of a finding
+	askDeadline = 100 * time.Millisecond // for the kubelet, on the path of findings
 	rankFor     = time.Minute            // a rank that says nothing no longer uses its GPU
 )
 

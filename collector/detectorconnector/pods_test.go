@@ -24,6 +24,11 @@ func (k *kubelet) List(context.Context, *podresourcesv1.ListPodResourcesRequest)
 
 func (k *kubelet) serve(t *testing.T, socket string) {
 	t.Helper()
+	serve(t, k, socket)
+}
+
+func serve(t *testing.T, k podresourcesv1.PodResourcesListerServer, socket string) {
+	t.Helper()
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)

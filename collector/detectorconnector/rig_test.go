@@ -42,9 +42,13 @@ type rig struct {
 type sink struct {
 	consumertest.LogsSink
 	refuse error
+	before func()
 }
 
 func (s *sink) ConsumeLogs(ctx context.Context, ld plog.Logs) error {
+	if s.before != nil {
+		s.before()
+	}
 	if s.refuse != nil {
 		return s.refuse
 	}

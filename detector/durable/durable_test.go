@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestARefusedSnapshotIsReplacedByTheOneBefore(t *testing.T) {
@@ -51,4 +53,27 @@ func TestASnapshotThatCannotBeReadIsNotAMissingOne(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+func TestAWriteThatFailedIsTriedAgainThoughNothingChanges(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		blocked, failures := filepath.Join(dir, "state"), 0
+		if err := os.WriteFile(blocked, nil, 0o600); err != nil { // where its folder should be
+			t.Fatal(err)
+		}
+		path := filepath.Join(blocked, "open.json")
+		f := NewFile(Options{Path: path, Content: func(bool) ([]byte, error) { return []byte("x"), nil }, Failed: func(error) { failures++ }})
+		f.Start()
+		defer f.Stop()
+		f.Changed()
+		time.Sleep(retryAfter / 2)
+		if err := os.Remove(blocked); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(retryAfter)
+		if b, err := os.ReadFile(path); failures != 1 || string(b) != "x" {
+			t.Errorf("%d failures, then %q, %v", failures, b, err)
+		}
+	})
 }

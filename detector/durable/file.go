@@ -15,6 +15,9 @@ type File struct {
 	one   sync.Mutex // one write at a time
 }
 
+// retryAfter a write that failed it is tried again, also if nothing changes: what is on disk is older than it seems.
+const retryAfter = 10 * time.Second
+
 // Options of a File.
 type Options struct {
 	Path  string
@@ -23,7 +26,7 @@ type Options struct {
 	// Content returns what to write; nil if nothing is due. last is true for the write at the end. It is called by one goroutine at a time.
 	Content func(last bool) ([]byte, error)
 	Written func()      // the content is on disk; may be nil
-	Failed  func(error) // a write failed; the next one may not
+	Failed  func(error) // a write failed; it is tried again
 }
 
 // NewFile makes a File that has not started.
@@ -71,25 +74,31 @@ func (f *File) run() {
 		defer t.Stop()
 		tick = t.C
 	}
+	var again <-chan time.Time
 	for {
 		select {
 		case <-f.done:
 			f.save(true)
 			return
 		case <-tick:
+		case <-again:
 		case <-f.dirty:
 			select {
 			case <-f.done: // the last write is next
 			case <-time.After(f.o.After):
 			}
 		}
-		f.save(false)
+		again = nil
+		if !f.save(false) {
+			again = time.After(retryAfter)
+		}
 	}
 }
 
-func (f *File) save(last bool) {
+// save reports whether nothing is left to write.
+func (f *File) save(last bool) bool {
 	if f.o.Path == "" {
-		return
+		return true
 	}
 	f.one.Lock()
 	defer f.one.Unlock()
@@ -102,4 +111,5 @@ func (f *File) save(last bool) {
 	if err != nil {
 		f.o.Failed(err)
 	}
+	return err == nil
 }

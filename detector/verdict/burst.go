@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"hash/maphash"
+	"slices"
 	"time"
 
 	"github.com/pitcrew/pitcrew/rules"
@@ -78,6 +79,13 @@ func (b *burst) undone(en *entry) bool {
 		}
 	}
 	return false
+}
+
+// cleared reports whether a line after the entry's last one ended its condition.
+func (b *burst) cleared(en *entry) bool {
+	return b.clears && slices.ContainsFunc(b.entries, func(o *entry) bool {
+		return o.seen > en.seen && o.key.kind == en.key.kind && o.out.Verdict.Clears == en.key.code
+	})
 }
 
 func subjectOf(l *Line, boot string) subject {

@@ -85,12 +85,16 @@ func (b *Bursts) Add(l *Line, n int, at Stamp) (Report, Outcome) {
 		return b.first(who, of, key, Report{Line: *l, Verdict: v, Stamp: at, Count: n})
 	}
 	en.out.Count += n
-	changed = changed || of.undone(en) || en.out.Stamp.History && !en.out.Stamp.Published && !at.History
+	worse := v.Severity.Worse(en.out.Verdict.Severity) // the driver's word is on the line, and it can change
+	changed = changed || worse || of.undone(en) || en.out.Stamp.History && !en.out.Stamp.Published && !at.History
 	en.seen = of.seen
 	if !changed {
 		return en.out, Repeat
 	}
-	en.out.Line, en.out.Stamp = *l, at
+	if v.Severity.Worse(of.worst) {
+		of.worst, en.out.Echo, en.out.Cause = v.Severity, false, Code{}
+	}
+	en.out.Line, en.out.Verdict, en.out.Stamp = *l, v, at
 	return en.out, New
 }
 
@@ -122,14 +126,15 @@ func (b *Bursts) first(who subject, of *burst, key entryKey, r Report) (Report, 
 	v := &r.Verdict
 	worse := v.Severity.Worse(of.worst)
 	room := maxEntries
-	if worse || v.Role == rules.Verdict || v.Clears != 0 {
+	if worse || v.Role == rules.Verdict {
 		room += reserve
 	}
-	if len(of.entries) >= room {
+	if len(of.entries) >= room && v.Clears == 0 { // the tables bound what clears
 		of.others++
 		return r, Dropped
 	}
-	alone := len(of.entries) == 0 || of.codeOnly && !r.Line.CodeOnly // what DCGM reported explains no line
+	// What DCGM reported explains no line, and a cause that was cleared explains nothing that came later.
+	alone := len(of.entries) == 0 || of.codeOnly && !r.Line.CodeOnly || of.cleared(of.entries[of.cause])
 	switch {
 	case alone:
 		of.cause, of.codeOnly = len(of.entries), r.Line.CodeOnly

@@ -1,0 +1,45 @@
+package detector
+
+import "testing"
+
+func history(k *Kernel) { k.History, k.Published = true, true }
+
+// DCGM reported the fault while the log could not be read. What the log says of before came before the fault.
+func TestAClearOlderThanTheFaultDoesNotEndIt(t *testing.T) {
+	n := blind(t)
+	want(t, n.policy(100, 163), "+xid/163 warning")
+	want(t, n.KernelLog(true))
+	want(t, n.line(40, 162, history))
+	want(t, n.gauge(110, 163))
+	want(t, n.line(50, 162))
+	want(t, n.line(100.5, 163)) // its own line
+	want(t, n.line(200, 162), "-xid/163")
+}
+
+func TestAClearEndsAFaultFromBeforeTheClockWasSetBack(t *testing.T) {
+	n := blind(t)
+	want(t, n.policy(7200, 163), "+xid/163 warning")
+	want(t, n.KernelLog(true))
+	want(t, n.gauge(3600, 163)) // an hour back
+	want(t, n.line(3700, 162), "-xid/163")
+}
+
+// The line of the fault may be gone from the log, and a restarted agent does not know of it. Its condition is still set.
+func TestAClearOfAnUnknownFaultEndsItsCondition(t *testing.T) {
+	n := node{engine(t), t}
+	got := n.line(5, 162)
+	want(t, got, "-~xid/163")
+	if fault := (node{engine(t), t}).line(1, 163); got[0].Key != fault[0].Key {
+		t.Errorf("condition %q, the fault's is %q", got[0].Key, fault[0].Key)
+	}
+	want(t, (node{engine(t), t}).line(5, 162, history)) // the earlier agent ended it
+}
+
+func TestALineThatIsWorseThanWhatDcgmToldIsNoRepetition(t *testing.T) {
+	n := blind(t)
+	want(t, n.policy(5, 145), "+xid/145 critical")
+	want(t, n.KernelLog(true))
+	want(t, n.line(5.5, 145, func(k *Kernel) {
+		k.Unit, k.Registers, k.Word = "RLW_REMAP", []uint32{0x82, 0x40}, 1
+	}), "+xid/145 fatal")
+}
