@@ -75,6 +75,7 @@ type Engine struct {
 	touched  []*carrier // in this batch
 	risen    []rise
 	bursts   *verdict.Bursts
+	first    lineOfRecord // of the kernel log's record at hand
 	xids     *lru[string, *xids]
 	blind    bool // the kernel log cannot be read
 	held     []Sighting

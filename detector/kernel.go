@@ -31,6 +31,7 @@ type Kernel struct {
 	Published bool // history that was published before
 
 	component string // that reports it; empty: the receiver of the kernel log
+	further   bool   // not the first line of its record
 }
 
 // Kernel judges one line.
@@ -60,6 +61,9 @@ func (e *Engine) judge(k Kernel) {
 	if k.Kind == linesLost { // it is about the log, not about a device
 		e.kernelSignal(kernelSignals[k.Kind], k, verdict.Verdict{})
 		return
+	}
+	if !k.CodeOnly {
+		k.further = e.further(&k)
 	}
 	r, outcome := e.bursts.Add(&k.Line, k.Count, verdict.Stamp{
 		At: time.Duration(k.Time.UnixNano()), Boot: k.BootID, Seq: uint64(k.Seq), History: k.History, Published: k.Published,
@@ -174,13 +178,36 @@ func (e *Engine) occurred(o onset) {
 	e.out = append(e.out, f)
 }
 
-// lineID identifies the occurrence: the line by its number, a report of DCGM by what it is about.
+// lineOfRecord names a line of a record of the kernel log.
+type lineOfRecord struct {
+	boot            string
+	seq             int64
+	kind, cause     string
+	code            int
+	device, section string
+}
+
+// further reports whether another line of the same record came before this one. It remembers the first line of each record.
+func (e *Engine) further(k *Kernel) bool {
+	line, first := lineOfRecord{k.BootID, k.Seq, k.Kind, k.Case, k.Code, k.PCI, k.MIG}, &e.first
+	if first.boot != line.boot || first.seq != line.seq {
+		*first = line
+	}
+	return *first != line
+}
+
+// lineID identifies the occurrence: the line by its record's number, a report of DCGM by what it is about. A further line of a record is
+// identified by what it names, too.
 func lineID(k Kernel) []string {
 	if k.CodeOnly {
 		return nil // by key and onset
 	}
 	if k.Seq > 0 {
-		return []string{k.BootID, strconv.FormatInt(k.Seq, 10)}
+		id := []string{k.BootID, strconv.FormatInt(k.Seq, 10)}
+		if k.further {
+			id = append(id, k.Kind, k.Case, strconv.Itoa(k.Code), k.PCI, k.MIG)
+		}
+		return id
 	}
 	return []string{k.BootID, strconv.FormatInt(k.Time.UnixNano(), 10), k.Raw}
 }
