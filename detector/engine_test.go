@@ -187,35 +187,6 @@ func TestAnEchoThatNoBurstExplainsIsSaid(t *testing.T) {
 	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 45}, Time: at(1), Seq: 1}), "+xid/45 info")
 }
 
-// A record of the kernel log can hold several lines. The bus drops a second event of one id.
-func TestTwoFaultsInOneRecordAreTwoEvents(t *testing.T) {
-	e, ids := engine(t), map[string]bool{}
-	for _, k := range []Kernel{
-		{Line: verdict.Line{Kind: "xid", Code: 79, PCI: "0000:1a:00"}}, {Line: verdict.Line{Kind: "xid", Code: 79, PCI: "0000:1b:00"}},
-		{Line: verdict.Line{Kind: "xid", Code: 48, PCI: "0000:1c:00"}}, {Line: verdict.Line{Kind: "sxid", Code: 10000, PCI: "0000:1c:00"}},
-		{Line: verdict.Line{Kind: kernelLost, PCI: "0000:1d:00"}}, {Line: verdict.Line{Kind: "xid", Code: 94, PCI: "0000:1e:00", MIG: "1"}},
-		{Line: verdict.Line{Kind: "xid", Code: 94, PCI: "0000:1e:00", MIG: "2"}},
-	} {
-		k.Seq, k.Time, k.BootID = 7, at(1), "boot-1"
-		for _, f := range e.Kernel(k) {
-			ids[f.Event.ID] = true
-		}
-	}
-	one := engine(t).Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 79, PCI: "0000:1a:00"}, Seq: 7, Time: at(1), BootID: "boot-1"})
-	if !ids[one[0].Event.ID] || one[0].Event.ID != event.NewID("//c/node/n1/xid", "boot-1", "7") {
-		t.Error("the first line of a record has not the id of a record of one line")
-	}
-	if len(ids) != 7 {
-		t.Errorf("%d ids of 7 faults", len(ids))
-	}
-}
-
-func TestAFaultIsFoundHoweverLongItsLine(t *testing.T) {
-	long := strings.Repeat("\x00<", event.MaxBytes)
-	got := engine(t).Kernel(Kernel{Line: verdict.Line{Kind: "xid", Code: 79, PCI: "0000:1a:00"}, Time: at(1), Seq: 7, Raw: long})
-	want(t, got, "+xid/79 fatal") // it encodes the event
-}
-
 func TestAMalformedLineIsCountedAndDropped(t *testing.T) {
 	e := engine(t)
 	want(t, e.Kernel(Kernel{Line: verdict.Line{Kind: "xid"}, Time: at(1)}))
