@@ -244,6 +244,7 @@ const (
 	KernelRecordsRefused       = "pitcrew.kernel.records.refused"
 	KmsgSeq                    = "pitcrew.kmsg.seq"
 	LocalRank                  = "pitcrew.local_rank"
+	LogFilePath                = "log.file.path"
 	LostReason                 = "pitcrew.lost.reason"
 	MIG                        = "pitcrew.mig"
 	MIGProfile                 = "pitcrew.mig.profile"

@@ -90,6 +90,25 @@ func TestARecordThatOnlyAddsDetailsIsNotAnOccurrence(t *testing.T) {
 	r.want(t)
 }
 
+// 10005 ends 10004.
+func TestWhatTheFabricManagerRepeatsIsNoFindingOfItsOwn(t *testing.T) {
+	r := start(t, config(t))
+	kernel := func(code, seq int) {
+		r.line(t, kernelLine("pitcrew.kernel.sxid", map[string]any{"pitcrew.xid.code": code, "pitcrew.kmsg.seq": seq, "pitcrew.boot_id": "boot-1", "hw.pci": "0000:07:00", "pitcrew.fatal": false}))
+	}
+	fabric := func(code int, pci string) {
+		r.line(t, kernelLine("pitcrew.kernel.sxid", map[string]any{"pitcrew.xid.code": code, "pitcrew.boot_id": "boot-1", "hw.pci": pci, "pitcrew.fatal": false,
+			"log.file.path": "/var/log/fabricmanager.log"}))
+	}
+	kernel(10004, 7)
+	fabric(10004, "0000:07:00")
+	kernel(10005, 8)
+	fabric(10004, "0000:07:00") // late
+	fabric(10005, "0000:07:00")
+	fabric(12028, "0000:08:00") // the kernel log has nothing of that switch
+	r.want(t, "sxid/10004", "-sxid/10004", "sxid/12028")
+}
+
 func TestARefusedFindingIsSentWithTheNext(t *testing.T) {
 	r := start(t, config(t))
 	r.sink.refuse = errors.New("full")

@@ -88,7 +88,7 @@ func lineOf(kind string, a both) verdict.Line {
 	l := verdict.Line{
 		Kind: kind, Case: a.text(semconv.XIDName), Code: int(a.number(semconv.XIDCode, 0)), PCI: a.text(semconv.HWPCI), MIG: a.text(semconv.MIG),
 		Action: a.text(semconv.XIDAction), CausedBy: int(a.number(semconv.XIDCausedBy, 0)), Unit: a.text(semconv.NVLinkUnit),
-		Driver: major(a.text(semconv.HWDriverVersion)),
+		Driver: major(a.text(semconv.HWDriverVersion)), Fabric: a.text(semconv.LogFilePath) != "",
 	}
 	if fatal, said := a.flag(semconv.Fatal); said {
 		l.Word = verdict.NonFatal

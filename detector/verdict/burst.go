@@ -45,6 +45,14 @@ type entry struct {
 	key  entryKey
 	out  Report
 	seen uint64 // which line of the burst was its last
+	// kernel is true once the kernel log had such a line that was published or is news. The fabric manager then only repeats it: it may
+	// even do so after the kernel log ended the condition.
+	kernel bool
+}
+
+// fromKernel notes a line of the kernel log itself.
+func (en *entry) fromKernel(l *Line, at Stamp) {
+	en.kernel = en.kernel || !l.Fabric && !l.CodeOnly && (!at.History || at.Published)
 }
 
 type entryKey struct {

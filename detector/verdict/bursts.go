@@ -84,8 +84,12 @@ func (b *Bursts) Add(l *Line, n int, at Stamp) (Report, Outcome) {
 	if en == nil {
 		return b.first(who, of, key, Report{Line: *l, Verdict: v, Stamp: at, Count: n})
 	}
+	worse := !l.CodeOnly && v.Severity.Worse(en.out.Verdict.Severity) // the driver's word is on the line: one link's error is fatal, another's is not
+	if l.Fabric && en.kernel && !worse {
+		return Report{Line: *l, Verdict: v, Stamp: at, Echo: true, Cause: Code{l.Kind, l.Code}, Count: n}, Repeat
+	}
+	en.fromKernel(l, at)
 	en.out.Count += n
-	worse := v.Severity.Worse(en.out.Verdict.Severity) // the driver's word is on the line, and it can change
 	changed = changed || worse || of.undone(en) || en.out.Stamp.History && !en.out.Stamp.Published && !at.History
 	en.seen = of.seen
 	if !changed {
@@ -153,7 +157,9 @@ func (b *Bursts) first(who subject, of *burst, key entryKey, r Report) (Report, 
 	if worse {
 		of.worst = v.Severity
 	}
-	of.entries = append(of.entries, &entry{key: key, out: r, seen: of.seen})
+	en := &entry{key: key, out: r, seen: of.seen}
+	en.fromKernel(&r.Line, r.Stamp)
+	of.entries = append(of.entries, en)
 	b.wake(of)
 	if v.Clears == recoveryXid { // the driver reports that all is well: what comes next is on its own
 		b.end(who, of)

@@ -42,6 +42,8 @@ type Line struct {
 	Driver    int // major version of the driver; 0 if unknown
 	// CodeOnly marks a report of DCGM: it has the code and nothing else of the line.
 	CodeOnly bool
+	// Fabric marks a line of the fabric manager's log, which repeats what the kernel log has.
+	Fabric bool
 	// Origin is for the caller. A Report keeps that of the line that it reports.
 	Origin any
 }

@@ -2,6 +2,7 @@ package xidreceiver
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -12,6 +13,8 @@ import (
 type Config struct {
 	// Path is the kernel log: /dev/kmsg, or a FIFO or file in its record format.
 	Path string `mapstructure:"path"`
+	// FabricPath is the fabric manager's log. Empty reads none; one that does not exist is read when it appears.
+	FabricPath string `mapstructure:"fabric_path"`
 	// BootIDPath is read for the id of this boot.
 	BootIDPath string `mapstructure:"boot_id_path"`
 	// StorageID names a storage extension in which the position is kept. Without
@@ -44,6 +47,9 @@ func (c *Config) Validate() error {
 	var errs []error
 	if !filepath.IsAbs(c.Path) {
 		errs = append(errs, errors.New("path: an absolute path is wanted, such as /dev/kmsg"))
+	}
+	if c.FabricPath != "" && !filepath.IsAbs(c.FabricPath) {
+		errs = append(errs, fmt.Errorf("fabric_path must be absolute, got %q; use /var/log/fabricmanager.log, or nothing to read none", c.FabricPath))
 	}
 	if !filepath.IsAbs(c.BootIDPath) {
 		errs = append(errs, errors.New("boot_id_path: an absolute path is wanted, such as /proc/sys/kernel/random/boot_id"))

@@ -19,6 +19,7 @@ func (r *logReceiver) emit(ctx context.Context, rep *kernel.Report) {
 	logs, rec := r.newRecord(eventPrefix+string(rep.Event.Kind), rep.Stamp.At)
 	rec.Body().SetStr(rep.Line)
 	r.attributes(rec.Attributes(), rep)
+	rec.Attributes().PutInt(semconv.KmsgSeq, int64(rep.Stamp.Seq))
 	r.consume(ctx, logs)
 	r.save(ctx)
 }
@@ -66,7 +67,6 @@ func (r *logReceiver) attributes(a pcommon.Map, rep *kernel.Report) {
 	str(semconv.KernelDetail, rep.Detail)
 	a.PutInt(semconv.Count, int64(rep.Count))
 	str(semconv.BootID, r.bootOf(rep))
-	a.PutInt(semconv.KmsgSeq, int64(rep.Stamp.Seq))
 	a.PutBool(semconv.History, rep.Stamp.History)
 	if rep.Stamp.Published {
 		a.PutBool(semconv.HistoryPublished, true)

@@ -29,8 +29,8 @@ const (
 	shortLived = time.Second
 )
 
-// logReceiver reads one kernel log. All but Start and Shutdown is done by the
-// one goroutine that run is.
+// logReceiver reads one kernel log. All but Start, Shutdown and the fabric
+// manager's log is done by the one goroutine that run is.
 type logReceiver struct {
 	set  receiver.Settings
 	cfg  *Config
@@ -48,7 +48,8 @@ type logReceiver struct {
 	parser kernel.Parser
 	folder *kernel.Folder
 	follow follow
-	unread bool // the log cannot be read, and that was said
+	fabric *fabricLog // nil: none is read
+	unread bool       // the log cannot be read, and that was said
 }
 
 func newReceiver(set receiver.Settings, cfg *Config, next consumer.Logs) (*logReceiver, error) {
@@ -83,10 +84,14 @@ func (r *logReceiver) Start(ctx context.Context, host component.Host) error {
 		r.set.Logger.Warn("the stored position is of no use; old lines may be news again", zap.Error(err))
 	}
 	r.follow.restore(stored, &r.parser)
+	r.fabric = r.newFabric(ctx)
 	run, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	r.folder = kernel.NewFolder(func(rep *kernel.Report) { r.emit(run, rep) })
 	r.done.Go(func() { r.run(run) })
+	if r.fabric != nil {
+		r.fabric.start(run)
+	}
 	return nil
 }
 
@@ -98,6 +103,9 @@ func (r *logReceiver) Shutdown(ctx context.Context) error {
 	r.cancel()
 	r.done.Wait()
 	r.folder.Flush()
+	if r.fabric != nil {
+		r.fabric.stop()
+	}
 	r.save(ctx)
 	return r.store.Close(ctx)
 }

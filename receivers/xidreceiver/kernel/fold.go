@@ -124,6 +124,8 @@ func (f *Folder) keyOf(d *device, e *Event) foldKey {
 		k.variant = maphash.Bytes(f.seed, e.Action) + uint64(e.ActionValue)
 	case e.Case != "":
 		k.variant = maphash.String(f.seed, e.Case)
+	default:
+		k.variant = uint64(e.Word) // of one SXid, one link's error is fatal and another's is not
 	}
 	return k
 }
@@ -198,17 +200,20 @@ func (f *Folder) AddDetail(e *Event, at Stamp) {
 	if d == nil {
 		return
 	}
+	var of *fold // the event's last line
 	for _, x := range d.folds {
-		if x.key.kind != e.Kind || x.key.code != e.Code || at.At-x.last > idle {
-			continue
+		if x.key.kind == e.Kind && x.key.code == e.Code && at.At-x.last <= idle && (of == nil || x.line >= of.line) {
+			of = x
 		}
-		if x.out.Count == 0 && x.out.Detail == "" {
-			x.out = Report{Event: e.Clone(), Stamp: at, Line: Clip(e.Text)}
-		}
-		AppendDetail(&x.out.Detail, e.Text)
-		f.wake(x.reported + x.wait)
+	}
+	if of == nil {
 		return
 	}
+	if of.out.Count == 0 && of.out.Detail == "" {
+		of.out = Report{Event: e.Clone(), Stamp: at, Line: Clip(e.Text)}
+	}
+	AppendDetail(&of.out.Detail, e.Text)
+	f.wake(of.reported + of.wait)
 }
 
 // Sweep reports what was counted for long enough, and forgets what is quiet.
