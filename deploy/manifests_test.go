@@ -68,7 +68,7 @@ func TestProgramsKnowEverySettingThatTheChartGivesThem(t *testing.T) {
 	}
 	known := map[string]map[string]bool{
 		"agent": settings(t, collector("agent")...), "dcgm": settings(t, collector("dcgm")...), "gateway": settings(t, collector("gateway")...),
-		"router": settings(t, collector("router")...), "remediator": settings(t, "../cmd/pitcrew-remediator/main.go"), "bus": {},
+		"router": settings(t, collector("router")...), "remediator": settings(t, "../cmd/pitcrew-remediator/*.go"), "bus": {},
 	}
 	known["uninstall"] = known["remediator"]
 	seen := map[string]bool{}

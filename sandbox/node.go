@@ -17,6 +17,9 @@ func (n *Node) Dir() string { return n.dir }
 // Kmsg is the node's kernel log, in /dev/kmsg's record form. A boot replaces the file.
 func (n *Node) Kmsg() string { return filepath.Join(n.dir, "kmsg") }
 
+// FabricLog stands for /var/log/fabricmanager.log. Nothing writes it by itself.
+func (n *Node) FabricLog() string { return filepath.Join(n.dir, "fabricmanager.log") }
+
 // BootIDFile stands for /proc/sys/kernel/random/boot_id.
 func (n *Node) BootIDFile() string { return filepath.Join(n.dir, "boot_id") }
 

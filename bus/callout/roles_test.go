@@ -31,7 +31,7 @@ var deeds = []struct {
 	}},
 	{"list a finding as the gateway it is", "g", func(ctx context.Context, _ *testing.T, b *bus.Bus) error { return b.SetCondition(ctx, found("gw-0")) }},
 	{"list a finding as another gateway", "", func(ctx context.Context, _ *testing.T, b *bus.Bus) error { return b.SetCondition(ctx, found("gw-1")) }},
-	{"read findings", "or", func(ctx context.Context, _ *testing.T, b *bus.Bus) error { _, _, err := b.Found(ctx); return err }},
+	{"read findings", "Ror", func(ctx context.Context, _ *testing.T, b *bus.Bus) error { _, _, err := b.Found(ctx); return err }},
 	{"follow attempts", "aR", func(ctx context.Context, _ *testing.T, b *bus.Bus) error {
 		_, err := b.Attempts().List(ctx)
 		return err

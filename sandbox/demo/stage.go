@@ -451,7 +451,7 @@ func (s *Stage) StartAgent(n *sandbox.Node, env ...string) error {
 	common := []string{
 		"PITCREW_NATS=" + url, "PITCREW_CLUSTER=" + ClusterName, "NODE_NAME=" + n.Name, "PITCREW_NODE=" + n.Name,
 		"PITCREW_STATE_DIR=" + filepath.Join(n.Dir(), "state"), "PITCREW_RUN_DIR=" + filepath.Join(n.Dir(), "run"),
-		"PITCREW_KMSG=" + n.Kmsg(), "PITCREW_BOOT_ID=" + n.BootIDFile(), "PITCREW_KUBELET_ROOT=" + filepath.Dir(n.PodsDir()),
+		"PITCREW_KMSG=" + n.Kmsg(), "PITCREW_FABRIC_LOG=" + n.FabricLog(), "PITCREW_BOOT_ID=" + n.BootIDFile(), "PITCREW_KUBELET_ROOT=" + filepath.Dir(n.PodsDir()),
 		"PITCREW_POD_RESOURCES=" + n.PodResources(), "PITCREW_EXPECTED_GPUS=" + strconv.Itoa(len(n.GPUs)),
 		"PITCREW_DCGM_MODE=embedded", "PITCREW_DCGM_SCRIPT=" + n.DCGMScript(), "LD_LIBRARY_PATH=" + filepath.Dir(lib),
 		"PITCREW_PROMETHEUS=" + local(0), "GOMAXPROCS=1",
