@@ -11,7 +11,7 @@ LDFLAGS := -s -w -X github.com/pitcrew/pitcrew/cmd/version.revision=$(shell git 
 PY      := sandbox/python.sh
 OUT     := bench/out
 
-.PHONY: help build gateway accelerators image demo test test-full verify golden lint setup clean bench-recovery bench-storm bench-hook bench-latency bench-agent bench-detector gpu-check gpu-bundle fuzz
+.PHONY: help build gateway accelerators image demo recording test test-full verify golden lint setup clean bench-recovery bench-storm bench-hook bench-latency bench-agent bench-detector gpu-check gpu-bundle fuzz
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ setup: ## control plane of the sandbox, helm and a Python with torch, once, into
 
 demo: build ## a real job loses a GPU and steps again; ARGS="--fault xid79 --keep"
 	bin/pitcrew demo $(ARGS)
+
+recording: build ## record the demo for the README
+	tools/record.sh docs/img/demo.svg
 
 TIMES := $(OUT)/test-times.tsv
 TIMED := tools/timed.sh $(TIMES)
