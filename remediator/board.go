@@ -28,6 +28,8 @@ type board struct {
 	mu    sync.RWMutex
 	at    map[string]map[string]said // by node and the condition's key
 	found map[string]*found          // what gateways say, by gateway and key
+
+	leftOut time.Time // when a finding last found no room in found
 }
 
 // said is what is kept of a condition.

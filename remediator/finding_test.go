@@ -118,9 +118,12 @@ func TestAFindingActsOnWhatItsNodeItselfMeasures(t *testing.T) {
 		"a compound finding of the node": {func(s *site) { s.measures("n3", "anomaly/thermal-throttle", throttles) }, nil},
 		"nothing":                        {func(*site) {}, []guard.Name{guard.SecondSign}},
 		"another GPU of the node":        {func(s *site) { s.measures("n3", "anomaly/sm-clock", semconv.GPUClock+"{sm}", elsewhere) }, []guard.Name{guard.SecondSign}},
-		"another node":                   {func(s *site) { s.measures("n2", "anomaly/sm-clock", semconv.GPUClock+"{sm}") }, []guard.Name{guard.SecondSign}},
-		"what a slow rank causes":        {func(s *site) { s.measures("n3", "anomaly/utilization", semconv.HWGPUUtilization+"{general}") }, []guard.Name{guard.SecondSign}},
-		"the power that it draws":        {func(s *site) { s.measures("n3", "anomaly/power", semconv.HWPower) }, []guard.Name{guard.SecondSign}},
+		"another GPU of the same pod": {func(s *site) {
+			s.measures("n3", "anomaly/sm-clock", semconv.GPUClock+"{sm}", func(c *bus.Condition) { c.Event.Data.Target.GPU = "GPU-other" })
+		}, []guard.Name{guard.SecondSign}},
+		"another node":            {func(s *site) { s.measures("n2", "anomaly/sm-clock", semconv.GPUClock+"{sm}") }, []guard.Name{guard.SecondSign}},
+		"what a slow rank causes": {func(s *site) { s.measures("n3", "anomaly/utilization", semconv.HWGPUUtilization+"{general}") }, []guard.Name{guard.SecondSign}},
+		"the power that it draws": {func(s *site) { s.measures("n3", "anomaly/power", semconv.HWPower) }, []guard.Name{guard.SecondSign}},
 		"it ended": {func(s *site) {
 			s.measures("n3", "anomaly/sm-clock", semconv.GPUClock, func(c *bus.Condition) { c.Active = false })
 		}, []guard.Name{guard.SecondSign}},

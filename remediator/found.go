@@ -42,6 +42,7 @@ func brief(e event.Event) *event.Event {
 }
 
 // setFound takes in what a gateway set, or took away. stored is when, where it was set before this process looked; else the zero value.
+// What finds no room may contradict anything: see against.
 func (b *board) setFound(c bus.Condition, stored time.Time) {
 	now := b.clock()
 	key := c.Gateway + "\n" + c.Key
@@ -55,6 +56,7 @@ func (b *board) setFound(c bus.Condition, stored time.Time) {
 		return
 	}
 	if have == nil && len(b.found) >= maxFound && !b.forgetFound(now) {
+		b.leftOut = now
 		return
 	}
 	at := now
@@ -67,7 +69,7 @@ func (b *board) setFound(c bus.Condition, stored time.Time) {
 // forgetFound drops what nobody has set for long. The caller holds the lock.
 func (b *board) forgetFound(now time.Time) (freed bool) {
 	for key, f := range b.found {
-		if now.Sub(f.at) > foundFor {
+		if !f.active && now.Sub(f.ended) > foundStale || now.Sub(f.at) > foundFor {
 			delete(b.found, key)
 			freed = true
 		}
@@ -77,7 +79,7 @@ func (b *board) forgetFound(now time.Time) (freed bool) {
 
 // sameFinding reports whether two events of gateways are about one thing: two gateways that split see one onset at two steps.
 func sameFinding(a, b event.Event) bool {
-	return a.Data.Cause.Signal() == b.Data.Cause.Signal() && sameRank(a.Data.Target, b.Data.Target)
+	return sameRank(a.Data.Target, b.Data.Target) && a.Data.Cause.Kind == b.Data.Cause.Kind && a.Data.Cause.Signal() == b.Data.Cause.Signal()
 }
 
 // newestFound is the newest word of any gateway on a finding; nil: there is none.
@@ -146,7 +148,7 @@ func (b *board) confirms(e event.Event) (names []string) {
 			continue
 		}
 		same := v.target.GPU != "" && v.target.GPU == t.GPU && (v.target.PodUID == "" || v.target.PodUID == t.PodUID) ||
-			v.target.PodUID != "" && v.target.PodUID == t.PodUID && sameLocal(v.target, t)
+			v.target.PodUID != "" && v.target.PodUID == t.PodUID && sameLocal(v.target, t) && (v.target.GPU == "" || t.GPU == "") // a pod has many GPUs
 		near := e.Data.Cause.Signal() == imbalance || v.onset.Sub(began(e)).Abs() <= nearOnset
 		if !near || !same && !v.host {
 			continue
@@ -188,12 +190,15 @@ func (b *board) against(e event.Event, g *cluster.Gang) (out []string) {
 	}
 	now := b.clock()
 	b.mu.RLock()
+	if !b.leftOut.IsZero() && now.Sub(b.leftOut) <= foundStale {
+		out = append(out, "more findings than can be compared")
+	}
 	for _, f := range b.found {
 		o := f.event.Data.Target
-		signal := f.event.Data.Cause.Signal()
 		if !f.active || now.Sub(f.at) > foundStale || !ours(o) || o.Attempt != nil && t.Attempt != nil && *o.Attempt != *t.Attempt {
 			continue
 		}
+		signal := f.event.Data.Cause.Signal() // the words are joined anew each time
 		switch {
 		case signal == slowdown:
 			out = append(out, slowdown+": most ranks became slow together")
@@ -243,7 +248,7 @@ func (r *remediator) followFound(ctx context.Context, said *board) {
 		read := false
 		err := r.bus.WatchFound(ctx, func() { read = true }, func(c bus.Condition) {
 			stored := c.Since
-			if read {
+			if read && time.Since(stored) <= foundStale { // clocks need not agree; but what a lost connection brings late was not confirmed now
 				stored = time.Time{}
 			}
 			said.setFound(c, stored)

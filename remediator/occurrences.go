@@ -3,6 +3,7 @@ package remediator
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,9 @@ import (
 type occurrences struct {
 	mu sync.Mutex
 	at map[occasion][]occurrence
+	of map[string]int // occasions by node
+
+	forgot time.Time // when it was last looked what may be forgotten
 }
 
 // occasion is what is counted together: a signal of a GPU, or of a node where it names none.
@@ -29,10 +33,13 @@ type occurrence struct {
 
 const (
 	maxOccasions   = 1 << 14
-	maxOccurrences = 64 // of one occasion: no rule needs to count further
+	maxOfNode      = 256 // occasions of one node, so that no node takes the room of the others
+	maxOccurrences = 64  // of one occasion: no rule needs to count further
 )
 
-func newOccurrences() *occurrences { return &occurrences{at: map[occasion][]occurrence{}} }
+func newOccurrences() *occurrences {
+	return &occurrences{at: map[occasion][]occurrence{}, of: map[string]int{}}
+}
 
 func occasionOf(e event.Event) occasion {
 	t := e.Data.Target
@@ -54,13 +61,42 @@ func (o *occurrences) add(e event.Event) {
 			return
 		}
 	}
-	if all == nil && len(o.at) >= maxOccasions {
-		return // what is not counted does not act
+	at := e.Time
+	if now := time.Now(); at.After(now) { // by a clock that runs ahead it would count for longer
+		at = now
+	}
+	if all == nil {
+		full := func() bool { return len(o.at) >= maxOccasions || o.of[k.node] >= maxOfNode }
+		if full() {
+			o.forget(at.Add(-time.Duration(policy.MaxWithin)))
+		}
+		if full() {
+			return // what is not counted does not act
+		}
+		o.of[k.node]++
 	}
 	if len(all) >= maxOccurrences {
 		all = all[1:]
 	}
-	o.at[k] = append(all, occurrence{e.ID, e.Time, n})
+	o.at[k] = append(all, occurrence{e.ID, at, n})
+}
+
+// forget drops what lies too far back for any rule. It looks at everything, so it does so once a minute at most. The caller holds the lock.
+func (o *occurrences) forget(before time.Time) {
+	if now := time.Now(); now.Sub(o.forgot) >= time.Minute {
+		o.forgot = now
+	} else {
+		return
+	}
+	for k, all := range o.at {
+		if slices.ContainsFunc(all, func(x occurrence) bool { return !x.at.Before(before) }) {
+			continue
+		}
+		delete(o.at, k)
+		if o.of[k.node]--; o.of[k.node] <= 0 {
+			delete(o.of, k.node)
+		}
+	}
 }
 
 // times is how often the event's signal occurred on its GPU within a time that ends now, the event included.

@@ -129,7 +129,7 @@ func notInVain(s State, a Action, _ time.Time) Verdict {
 func Vain(grants []Grant, job, without string) (inARow int, findings []string) {
 	var moves []Grant
 	for _, g := range grants {
-		if job != "" && g.Job == job && g.Incident != without && g.Finding != "" && (g.Vain || slices.ContainsFunc(g.Did, func(d Done) bool { return d.Verb == policy.RestartJob })) {
+		if job != "" && g.Job == job && g.Incident != without && (g.movedForFinding() || g.Finding != "" && g.Vain) {
 			moves = append(moves, g)
 		}
 	}

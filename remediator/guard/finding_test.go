@@ -87,6 +87,10 @@ func TestAMoveThatDidNotHelpIsKeptForAMonthAndOthersAsLongAsAGuardLooksBack(t *t
 		"a day old, and nothing":    {guard.Grant{Ended: ago(23 * time.Hour)}, false},
 		"older":                     {guard.Grant{Ended: ago(25 * time.Hour), Did: []guard.Done{{}}}, false},
 		"in vain":                   {guard.Grant{Ended: ago(29 * 24 * time.Hour), Did: []guard.Done{{}}, Vain: true}, true},
+		"moved for a finding":       {guard.Grant{Ended: ago(29 * 24 * time.Hour), Did: []guard.Done{{Verb: policy.RestartJob}}, Finding: "rank/straggler"}, true},
+		"cordoned for a finding":    {guard.Grant{Ended: ago(25 * time.Hour), Did: []guard.Done{{Verb: policy.Cordon}}, Finding: "rank/straggler"}, false},
+		"moved for a certain fault": {guard.Grant{Ended: ago(25 * time.Hour), Did: []guard.Done{{Verb: policy.RestartJob}}}, false},
+		"moved, and a month past":   {guard.Grant{Ended: ago(31 * 24 * time.Hour), Did: []guard.Done{{Verb: policy.RestartJob}}, Finding: "rank/straggler"}, false},
 		"in vain, and a month past": {guard.Grant{Ended: ago(31 * 24 * time.Hour), Did: []guard.Done{{}}, Vain: true}, false},
 	} {
 		if got := c.g.Kept(before, now); got != c.want {

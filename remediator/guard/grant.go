@@ -27,12 +27,16 @@ type Grant struct {
 	Vain     bool      `json:"v,omitempty"` // the move did not help: the node was not the cause
 }
 
-// VainWindow is how long a move that did not help is remembered.
+// VainWindow is how long moves for statistical findings are remembered: one that did not help, and one that did, since it ends a row of those.
 const VainWindow = 30 * 24 * time.Hour
 
 // Kept reports whether a guard may still look at a grant that has ended.
 func (g Grant) Kept(before, now time.Time) bool {
-	return !g.Ended.Before(before) && len(g.Did) > 0 || g.Vain && now.Sub(g.Ended) < VainWindow
+	return !g.Ended.Before(before) && len(g.Did) > 0 || (g.Vain || g.movedForFinding()) && now.Sub(g.Ended) < VainWindow
+}
+
+func (g Grant) movedForFinding() bool {
+	return g.Finding != "" && slices.ContainsFunc(g.Did, func(d Done) bool { return d.Verb == policy.RestartJob })
 }
 
 // Place is a node with the domains that breakers count by.

@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"slices"
@@ -284,6 +285,48 @@ func TestACrashWhileAMoveProvesVainIsResumedAndActsOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The source of a finding fell silent while the cordoned node waited for another one. Nobody vouches for the finding by then, so the job is not
+// restarted for it.
+func TestACordonedJobIsNotRestartedForAFindingOfWhichNobodySpeaksAnyMore(t *testing.T) {
+	on(t, func(s *stage) {
+		slow(s, policy.Enforce)
+		s.moved()
+		nodes := []string{"n3", "n4", "n5", "n6"}
+		for _, n := range nodes {
+			s.sick(n, remap)
+		}
+		s.says(s.lags(0))
+		s.until(time.Minute, "waits for a node", func(i Incident) bool { return i.acted() && i.Wait != nil })
+		s.stand(straggles, "n1", Silent)
+		time.Sleep(time.Minute)
+		for _, n := range nodes {
+			s.sick(n, "")
+		}
+		time.Sleep(10 * time.Minute)
+		if i := s.only(); s.count("evict train-0-1") != 0 || !i.Open() || i.Wait == nil || i.Wait.Reason != guardReason(guard.Fresh) {
+			t.Fatalf("did %q\n%s", s.did, i.story())
+		}
+		s.stand(straggles, "n1", Holds) // another gateway found it as well
+		s.closes(2*time.Minute, Recovered)
+	})
+}
+
+// The leader crashed after the ledger had remembered that the move did not help, and then the job became faster by itself.
+func TestAMoveOfWhichTheLedgerSaysThatItDidNotHelpIsNotToldAsARecovery(t *testing.T) {
+	on(t, func(s *stage) {
+		f := slow(s, policy.Enforce)
+		s.says(s.lags(0))
+		i := s.reaches(time.Minute, Resumed)
+		if err := s.e.Ledger.Vain(context.Background(), i.ID); err != nil {
+			t.Fatal(err)
+		}
+		s.stop()
+		s.moved()
+		s.startAs(func(e *Engine) { e.Judge = f })
+		s.closes(3*time.Minute, NotTheCause)
+	})
 }
 
 // Two gateways split, and each finds the onset at another step: two events of one finding.

@@ -127,6 +127,19 @@ func (i *Incident) heldSince() time.Time {
 	return since
 }
 
+// unconfirmed waits where nobody vouches any more for the finding that a plan is for. Its guards were asked before the cordon, which may be hours
+// ago when a node for the rank is found. nil: somebody does, or ranks hold by now.
+func (v *view) unconfirmed(p *Plan) *Result {
+	if !p.statistical() || !v.acted() || v.stopped() || v.d.held(v.Incident) != nil {
+		return nil
+	}
+	f := v.finding()
+	if s, why := v.e.Conditions.Standing(f.Event); s == Silent {
+		return result(WaitFor(guardReason(guard.Fresh), fmt.Sprintf(": %s is not confirmed any more, %s", f.Signal, why), watchEvery))
+	}
+	return nil
+}
+
 // reconfirm looks, after a wait and before the first action, whether ranks are still as they were when they were first heard of, and whether
 // the job is still there. nil: all faults hold.
 func (v *view) reconfirm(ctx context.Context) *Result {

@@ -44,6 +44,9 @@ func plan(ctx context.Context, v *view) Result {
 	if limit := chosen.With().MaxPerJob; chosen.Has(policy.RestartJob) && v.Restarts >= limit {
 		return Close(Failed, fmt.Sprintf("%s in this incident did not bring the job back; a person is needed", count(v.Restarts, "restart")))
 	}
+	if r := v.unconfirmed(chosen); r != nil {
+		return *r
+	}
 	facts.Incident = &v.Incident
 	book := v.e.Ledger.Book()
 	verdicts := v.verdicts(chosen, facts, &book)

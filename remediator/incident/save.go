@@ -20,6 +20,9 @@ func save(ctx context.Context, v *view) Result {
 		if r := v.fresh(); r != nil {
 			return *r
 		}
+		if r := v.unconfirmed(v.Plan); r != nil {
+			return *r
+		}
 	}
 	if v.Plan.Has(policy.RestartJob) {
 		if r := v.mayMove(ctx); r != nil {
