@@ -253,22 +253,44 @@ func TestTheChartsPoliciesAreTheShippedOnesAndObserve(t *testing.T) {
 	if got := data(nil); asJSON(t, got) != asJSON(t, shipped) {
 		t.Errorf("the chart's policies are not deploy/policies:\n%s", asJSON(t, got))
 	}
-	dir := t.TempDir()
-	for name, text := range data(map[string]any{"policies": map[string]any{"mode": "enforce", "extra": map[string]any{"mine.yaml": ownPolicy}}}) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+	// Who let certain faults act before the chart had policies that act on statistics has not said yes to those.
+	for name, c := range map[string]struct{ mode, findings, certain, statistical string }{
+		"values of a chart without findingsMode": {"enforce", "", "enforce", "observe"},
+		"both":                                   {"enforce", "enforce", "enforce", "enforce"},
+		"a person is asked about statistics":     {"enforce", "approve", "enforce", "approve"},
+		"statistics never act alone":             {"observe", "enforce", "observe", "observe"},
+		"nor before certain faults":              {"approve", "enforce", "approve", "approve"},
+		"everything is off":                      {"off", "enforce", "off", "off"},
+		"statistics are off":                     {"enforce", "off", "enforce", "off"},
+	} {
+		dir := t.TempDir()
+		values := map[string]any{"mode": c.mode, "findingsMode": nil, "extra": map[string]any{"mine.yaml": ownPolicy}}
+		if c.findings != "" {
+			values["findingsMode"] = c.findings
+		}
+		for file, text := range data(map[string]any{"policies": values}) {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		loaded, err := policy.Load(dir)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	loaded, err := policy.Load(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(loaded) != len(shipped)+1 {
-		t.Errorf("%d policies, %d shipped and one own were expected", len(loaded), len(shipped))
-	}
-	for _, p := range loaded {
-		if want := map[bool]policy.Mode{true: "observe", false: "enforce"}[p.Metadata.Name == "mine"]; p.Spec.Mode != want {
-			t.Errorf("policy %s: mode %s, want %s", p.Metadata.Name, p.Spec.Mode, want)
+		if len(loaded) != len(shipped)+1 {
+			t.Errorf("%s: %d policies, %d shipped and one own were expected", name, len(loaded), len(shipped))
+		}
+		for _, p := range loaded {
+			want := c.certain
+			switch {
+			case p.Metadata.Name == "mine":
+				want = "observe"
+			case slices.ContainsFunc(p.Spec.Rules, func(r policy.Rule) bool { return r.Worth != nil }): // what a restart is weighed against
+				want = c.statistical
+			}
+			if string(p.Spec.Mode) != want {
+				t.Errorf("%s: policy %s: mode %s, want %s", name, p.Metadata.Name, p.Spec.Mode, want)
+			}
 		}
 	}
 }
@@ -378,6 +400,7 @@ func TestNonsensicalValuesAreRefusedByName(t *testing.T) {
 	for set, want := range map[string]string{
 		"gateway.replicas=0":                      "/gateway/replicas",
 		"policies.mode=enforced":                  "'off', 'observe', 'approve', 'enforce'",
+		"policies.findingsMode=on":                "/policies/findingsMode",
 		"nats.url=localhost":                      "/nats/url",
 		"agent.kubeletRoot=kubelet":               "/agent/kubeletRoot",
 		"agent.kubeletRoot=/":                     "/agent/kubeletRoot",
