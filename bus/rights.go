@@ -33,6 +33,7 @@ const ActingConsumer = "remediator"
 type duty struct {
 	publish, subscribe []string
 	follow, pull, get  []string
+	lists              []string // streams whose consumers are listed, to read how far they are behind
 	put                []string // below $KV.
 	makes, answers     bool
 	acts               bool // by ActingConsumer
@@ -72,6 +73,7 @@ var duties = map[Role]duty{
 	},
 	RoleOperator: {
 		subscribe: []string{beatPrefix + ".{cluster}.*"},
+		lists:     []string{EventStream},
 		pull:      allStreams,
 		follow:    []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket, LedgerBucket, AsideBucket},
 		get:       []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket},
@@ -79,6 +81,7 @@ var duties = map[Role]duty{
 	},
 	RoleReader: {
 		subscribe: []string{beatPrefix + ".{cluster}.*"},
+		lists:     []string{EventStream},
 		pull:      allStreams,
 		follow:    []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket, LedgerBucket, AsideBucket},
 		get:       []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket},
@@ -115,6 +118,7 @@ func RightsOf(r Role, cluster, name, inbox string) Rights {
 	give("$JS.API.CONSUMER.CREATE.%s.>", consumed...)
 	give("$JS.API.CONSUMER.DELETE.%s.>", consumed...)
 	give("$JS.API.CONSUMER.INFO.%s.>", consumed...)
+	give("$JS.API.CONSUMER.LIST.%s", d.lists...)
 	give("$JS.FC.%s.>", streamsOf(d.follow)...)
 	give("$JS.API.CONSUMER.MSG.NEXT.%s.>", d.pull...)
 	give("$JS.ACK.%s.>", d.pull...)

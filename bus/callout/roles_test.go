@@ -67,6 +67,10 @@ var deeds = []struct {
 	{"replay events", "Ror", func(ctx context.Context, _ *testing.T, b *bus.Bus) error {
 		return b.Replay(ctx, time.Now().Add(-time.Hour), func(bus.Delivery) {}, func(string, error) {})
 	}},
+	{"read the backlog of events", "or", func(ctx context.Context, _ *testing.T, b *bus.Bus) error {
+		_, err := b.EventBacklog(ctx)
+		return err
+	}},
 	{"take events", "R", func(ctx context.Context, _ *testing.T, b *bus.Bus) error { return taken(ctx, b, bus.ActingConsumer) }},
 	{"watch events", "Ror", func(ctx context.Context, _ *testing.T, b *bus.Bus) error { return taken(ctx, b, "") }},
 	{"read conditions", "Ror", func(ctx context.Context, _ *testing.T, b *bus.Bus) error {

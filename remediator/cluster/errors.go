@@ -24,7 +24,7 @@ var (
 	ErrReserved    = errors.New("the node is reserved by another incident")
 	ErrQuarantined = errors.New("the node is quarantined by another incident")
 	ErrDeposed     = errors.New("the lease has run out, so another remediator may lead by now; nothing was sent")
-	ErrHeld        = errors.New("it is on hold; remove the annotation pitcrew.dev/hold")
+	ErrHeld        = errors.New("it is on hold (`pitcrew node release NODE`, or remove the annotation pitcrew.dev/hold)")
 	ErrSuspended   = errors.New("someone else suspended it")
 	ErrStuck       = errors.New("pods do not end")
 	ErrNoPolicy    = errors.New("replacements are not steered on this cluster") // every *Unsteered is one

@@ -24,7 +24,7 @@ func HoldNode(ctx context.Context, nodes typedcore.NodeInterface, node, reason s
 	}
 	return patchLive(ctx, nodes, node, "hold node "+node, func(n *corev1.Node) ([]byte, error) {
 		if why := held(n.Annotations); why != "" {
-			return nil, fmt.Errorf("%w: %s", ErrHeld, why)
+			return nil, fmt.Errorf("%w; its reason: %s", ErrHeld, why)
 		}
 		return nodePatch{annotations: map[string]*string{AnnotationHold: &reason}}.body(n)
 	})

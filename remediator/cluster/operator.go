@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 
 	"k8s.io/client-go/kubernetes"
@@ -18,9 +19,17 @@ func OperatorNodes(kubeconfig string) (NodeClient, error) {
 	rules.ExplicitPath = kubeconfig
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("no way to the API server: %w; set --kubeconfig or KUBECONFIG", err)
+		return nil, noKubeconfig(err)
 	}
 	return nodesOf(cfg)
+}
+
+// noKubeconfig names the remedy. client-go's own words for a missing file advise variables that nothing here reads.
+func noKubeconfig(err error) error {
+	if clientcmd.IsEmptyConfig(err) {
+		return errors.New("no kubeconfig found; set --kubeconfig or KUBECONFIG")
+	}
+	return fmt.Errorf("kubeconfig: %w; set --kubeconfig or KUBECONFIG", err)
 }
 
 // NodesAt connects to an API server that asks for no credentials.

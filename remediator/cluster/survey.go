@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +22,7 @@ func SurveyOf(kubeconfig, namespace string) (*Survey, error) {
 	rules.ExplicitPath = kubeconfig
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("no way to the API server: %w; set --kubeconfig or KUBECONFIG", err)
+		return nil, noKubeconfig(err)
 	}
 	return SurveyAt(cfg, namespace)
 }

@@ -20,12 +20,15 @@ func TestNobodyReadsWithoutATokenAndAReaderDoesNotAct(t *testing.T) {
 		}
 	}
 	nobody.head = map[string]string{"Accept": "application/json"}
-	if code, _, head := nobody.do(http.MethodGet, "/", nil); code != http.StatusUnauthorized || head.Get("WWW-Authenticate") == "" {
-		t.Errorf("a program without a token: %d", code)
+	if code, text, head := nobody.do(http.MethodGet, "/", nil); code != http.StatusUnauthorized || head.Get("WWW-Authenticate") == "" || !strings.Contains(text, "send Authorization: Bearer TOKEN") {
+		t.Errorf("a program without a token: %d %s", code, text)
 	}
-	nobody.head = map[string]string{"Authorization": "Bearer " + readerToken + "x"}
-	if code, _, _ := nobody.do(http.MethodGet, "/", nil); code == http.StatusOK {
-		t.Error("a wrong token is let in")
+	nobody.head = map[string]string{"Accept": "application/json", "Authorization": "Bearer " + readerToken + "x"}
+	if code, text, _ := nobody.do(http.MethodGet, "/", nil); code != http.StatusUnauthorized || !strings.Contains(text, "does not list this token") || strings.Contains(text, readerToken) {
+		t.Errorf("a wrong token: %d %s", code, text)
+	}
+	if code, text := w.signedIn(readerToken).get("/incidents/inc-none"); code != http.StatusNotFound || !strings.Contains(text, `href="/">Back`) {
+		t.Errorf("a missing incident does not lead to the list: %d\n%s", code, text)
 	}
 	if code, _ := w.browser().get("/runbooks/PitcrewIncident"); code != http.StatusOK {
 		t.Errorf("a runbook needs a token: %d", code)

@@ -145,13 +145,13 @@ func TestANodeIsHeldReleasedAndGivenBackInTheNameOfAPerson(t *testing.T) {
 		}
 	}
 	_, text := b.get("/incidents/inc-1")
-	contains(t, text, "Hold a2", "Cancel: uncordon a2")
+	contains(t, text, "Hold a2", "Cancel: uncordon a2", "pitcrew node hold a2 --reason &#34;why&#34;")
 	post("/incidents/inc-1/hold-node", http.StatusSeeOther)
 	if n := fleet.Find(w.nodes.Fleet(), "a2"); n.Held != "olga: checking" {
 		t.Errorf("held: %q", n.Held)
 	}
 	_, text = b.get("/incidents/inc-1")
-	contains(t, text, "Release a2")
+	contains(t, text, "Release a2", "pitcrew node release a2")
 	post("/incidents/inc-1/release-node", http.StatusSeeOther)
 	w.nodes.err = cluster.ErrForbidden
 	post("/nodes/a2/uncordon", http.StatusForbidden)

@@ -356,10 +356,10 @@ func (p *Page) choices(i *incident.Incident) (out []choice) {
 				continue
 			}
 			c := choice{Act: "hold", Label: "Hold " + n.Name, Node: n.Name, To: address(i) + "/hold-node",
-				Effect: "Pitcrew does nothing more on this node until the hold is taken away. What is under way waits.", Command: "kubectl annotate node " + n.Name + ` pitcrew.dev/hold="why"`}
+				Effect: "Pitcrew does nothing more on this node until the hold is taken away. What is under way waits.", Command: "pitcrew node hold " + n.Name + ` --reason "why"`}
 			if n.Held != "" {
 				c.Act, c.Label, c.To = "release", "Release "+n.Name, address(i)+"/release-node"
-				c.Effect, c.Command = "The hold is taken away ("+clean(n.Held, maxCell)+"). The incident continues.", "kubectl annotate node "+n.Name+" pitcrew.dev/hold-"
+				c.Effect, c.Command = "The hold is taken away ("+clean(n.Held, maxCell)+"). The incident continues.", "pitcrew node release "+n.Name
 			}
 			out = append(out, c)
 		}

@@ -84,9 +84,17 @@ func (p *Page) reads(h func(http.ResponseWriter, *http.Request, *Person)) http.H
 			http.Redirect(w, r, "/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 		default:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="pitcrew"`)
-			http.Error(w, "a token is required", http.StatusUnauthorized)
+			http.Error(w, refusal(r), http.StatusUnauthorized)
 		}
 	}
+}
+
+// refusal tells a program why it is not let in, and what to send instead.
+func refusal(r *http.Request) string {
+	if r.Header.Get("Authorization") == "" {
+		return "a token is required: send Authorization: Bearer TOKEN, or sign in at /login with a browser"
+	}
+	return "the access file of the remediator does not list this token; write it as Authorization: Bearer TOKEN"
 }
 
 // acts lets in operators whose form came from this page.

@@ -117,7 +117,7 @@ type messageView struct {
 // fail shows why a request was not carried out.
 func (p *Page) fail(w http.ResponseWriter, r *http.Request, who *Person, code int, text string) {
 	back := "/"
-	if id := r.PathValue("id"); id != "" {
+	if id := r.PathValue("id"); id != "" && r.Method != http.MethodGet { // an action failed; a page that is missing leads to the list
 		back = "/incidents/" + url.PathEscape(id)
 	}
 	p.show(w, r, code, "message", messageView{head: p.head(w, r, who, http.StatusText(code)), Text: clean(text, maxText), Back: back})

@@ -45,7 +45,7 @@ type Spec struct {
 	AppliesTo AppliesTo `json:"appliesTo,omitzero" jsonschema_description:"Which nodes and jobs the policy speaks for; empty means all."`
 	Guards    Guards    `json:"guards,omitzero" jsonschema_description:"Bounds on what may be done; each has a default and is always on."`
 	// Uncordon applies to the nodes that this policy's incidents cordoned.
-	Uncordon Uncordoning `json:"uncordon,omitzero" jsonschema_description:"When Pitcrew takes back its own cordons without an operator. By default it never does; pitcrew uncordon and kubectl uncordon always work."`
+	Uncordon Uncordoning `json:"uncordon,omitzero" jsonschema_description:"When Pitcrew takes back its own cordons without an operator. By default it never does; pitcrew node uncordon and kubectl uncordon always work."`
 	Rules    []Rule      `json:"rules" jsonschema:"required,minItems=1" jsonschema_description:"Looked at in order; the first that matches is taken."`
 	Default  Default     `json:"default,omitempty" jsonschema_description:"What happens to an event that no rule of any policy matches."`
 }

@@ -156,9 +156,10 @@ func linger(ctx context.Context, s *Stage) error {
 	whole := func(format string, a ...any) { fmt.Fprintf(s.o.Progress, format+"\n", a...) } // what is to be copied is not folded
 	whole("\nstill running; Ctrl-C ends it. What happened, why, and how long each part took:\n\n  %s\n\nIn another terminal:", s.PageURL())
 	whole("  export KUBECONFIG=%s PITCREW_NATS=%s PITCREW_CLUSTER=%s PITCREW_NATS_TOKEN_FILE=%s", s.box.Kubeconfig(), s.url, ClusterName, token)
-	whole("  bin/pitcrew incident list · incident show ID · incident watch · pause · resume")
+	whole("  bin/pitcrew status · incident list · incident show ID · incident watch · incident export ID · pause · resume")
 	whole("  bin/pitcrew sandbox --dir %s status · fault KIND --rank R · repair NODE · logs agent", s.box.Dir())
-	whole("  kubectl get nodes,pods -A        (a repaired node is taken back by `kubectl uncordon NODE`)")
+	whole("  bin/pitcrew node list · node uncordon NODE (after a repair) · node hold NODE --reason WHY")
+	whole("  kubectl get nodes,pods -A")
 	select {
 	case <-ctx.Done():
 	case <-down:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
 	"github.com/pitcrew/pitcrew/dashboards"
 	"github.com/pitcrew/pitcrew/dashboards/preview"
 )
@@ -66,13 +67,13 @@ func exportCommand() *cobra.Command {
 			for _, name := range names {
 				b, err := dashboards.Find(name)
 				if err != nil {
-					return err
+					return exit.With(exit.Usage, err)
 				}
 				chosen = append(chosen, b)
 			}
 			if dir == "" {
 				if len(chosen) != 1 {
-					return fmt.Errorf("%d dashboards named: name one, or a folder with --dir", len(chosen))
+					return exit.With(exit.Usage, fmt.Errorf("%d dashboards named: name one, or a folder with --dir; `pitcrew dashboards list` names them", len(chosen)))
 				}
 				_, err := c.OutOrStdout().Write(chosen[0].JSON)
 				return err

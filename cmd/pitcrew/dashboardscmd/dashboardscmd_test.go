@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
 )
 
 func run(t *testing.T, args ...string) (out, said string, err error) {
@@ -55,8 +57,8 @@ func TestExportWritesWhatGrafanaImports(t *testing.T) {
 		t.Errorf("the file is not what is printed: %v", err)
 	}
 	for _, args := range [][]string{{"export"}, {"export", "fleet", "node"}, {"export", "flet"}} {
-		if _, _, err := run(t, args...); err == nil {
-			t.Errorf("%v is taken", args)
+		if _, _, err := run(t, args...); exit.Code(err) != exit.Usage {
+			t.Errorf("%v: exit code %d, %v", args, exit.Code(err), err)
 		}
 	}
 }

@@ -99,10 +99,9 @@ func clusterChecks(survey *kube.Survey, f *connect.Flags) []check {
 		}},
 		{"NATS and agents", func(ctx context.Context) (answer, error) {
 			var a answer
+			fleet, noFleet := survey.Fleet(ctx) // first: a NATS that does not answer must not use up the time for it
 			err := f.Open(ctx, func(ctx context.Context, b *bus.Bus) error {
-				s := statuscmd.Collect(ctx, b, time.Now())
-				fleet, err := survey.Fleet(ctx)
-				a = heard(s, fleet, err)
+				a = heard(statuscmd.Collect(ctx, b, time.Now()), fleet, noFleet)
 				return nil
 			})
 			if err != nil {
@@ -118,7 +117,7 @@ func heard(s statuscmd.Status, fleet kube.Fleet, noFleet error) answer {
 	found := fmt.Sprintf("%d agents report", s.Agents.Heard)
 	switch {
 	case noFleet != nil:
-		return answer{Unknown, found + "; " + noFleet.Error(), ""}
+		return answer{Unknown, found + "; " + noFleet.Error(), "check that the account may list nodes"}
 	case s.Agents.Heard == 0 && fleet.GPU > 0:
 		return answer{Bad, fmt.Sprintf("no agent reports; %d nodes have GPUs", fleet.GPU), "check the DaemonSet's pods, and that they reach NATS"}
 	case s.Agents.Heard < fleet.GPU:

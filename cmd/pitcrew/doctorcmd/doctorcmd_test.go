@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
@@ -107,6 +110,23 @@ func TestAnAPIServerThatIsAwayLeavesEachCheckAnAnswer(t *testing.T) {
 		if r.Grade != Bad && r.Grade != Unknown || !strings.Contains(r.Found, "127.0.0.1:1") {
 			t.Errorf("%+v", r)
 		}
+	}
+}
+
+// A NATS that is away or slow must not keep the nodes from being read.
+func TestNodesAreReadBeforeNATSIsTried(t *testing.T) {
+	var asked atomic.Bool
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/v1/nodes" {
+			asked.Store(true)
+		}
+		http.NotFound(w, r)
+	}))
+	defer api.Close()
+	config := filepath.Join(t.TempDir(), "config")
+	write(t, "/", config, `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c"}}],"clusters":[{"name":"c","cluster":{"server":"`+api.URL+`"}}]}`)
+	if out, err := run(t, "--on", "cluster", "--kubeconfig", config, "--nats", "nats://127.0.0.1:1", "--wait", "100ms"); exit.Code(err) != exit.Unhealthy || !asked.Load() {
+		t.Errorf("%v, nodes read: %t\n%s", err, asked.Load(), out)
 	}
 }
 

@@ -2,6 +2,8 @@ package nodecmd
 
 import (
 	"fmt"
+	"io"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -45,6 +47,19 @@ func (o *options) release() *cobra.Command {
 			})
 		},
 	}
+}
+
+// holds prints the nodes on hold below the quarantined ones. Without any, it prints nothing.
+func holds(out io.Writer, held []heldNode) error {
+	if len(held) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "\nON HOLD\tREASON")
+	for _, h := range held {
+		fmt.Fprintf(w, "%s\t%s\n", h.Node, h.Reason)
+	}
+	return w.Flush()
 }
 
 func (o *options) change(c *cobra.Command, done heldNode, says string, do func(cluster.NodeClient) error) error {

@@ -21,13 +21,19 @@ func TestANodeIsHeldAndReleasedAndNothingElseOnItChanges(t *testing.T) {
 	if err != nil || !strings.HasPrefix(out, "n1 is on hold: RMA 4711 (") || !strings.HasPrefix(why, "RMA 4711 (") || n.Annotations["theirs"] != "x" || n.Annotations["own"] != "kept" || n.Spec.Unschedulable {
 		t.Fatalf("%v, %s, %v", err, out, n.Annotations)
 	}
-	if _, _, err := say("", "hold", "n1", "--reason", "another"); exit.Code(err) != exit.Refused || !strings.Contains(err.Error(), why) || a.node(t, "n1").Annotations[cluster.AnnotationHold] != why {
+	if out, _, err := say("", "list"); err != nil || !strings.Contains(out, "\nON HOLD  REASON\nn1       "+why+"\n") {
+		t.Errorf("the list lacks the hold: %v\n%s", err, out)
+	}
+	if _, _, err := say("", "hold", "n1", "--reason", "another"); exit.Code(err) != exit.Refused || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), "pitcrew node release") || a.node(t, "n1").Annotations[cluster.AnnotationHold] != why {
 		t.Errorf("a second hold: %v", err)
 	}
 	out, _, err = say("", "release", "n1", "-o", "json")
 	var got heldNode
 	if _, there := a.node(t, "n1").Annotations[cluster.AnnotationHold]; err != nil || there || json.Unmarshal([]byte(out), &got) != nil || got.Node != "n1" || got.Held {
 		t.Errorf("%v, %s", err, out)
+	}
+	if out, _, _ := say("", "list"); strings.Contains(out, "ON HOLD") {
+		t.Errorf("a released node is listed:\n%s", out)
 	}
 	if _, _, err := say("", "release", "n1"); exit.Code(err) != exit.Refused || !strings.Contains(err.Error(), "not on hold") {
 		t.Errorf("%v", err)

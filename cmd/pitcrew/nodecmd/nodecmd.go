@@ -67,13 +67,13 @@ func read(n *corev1.Node) (Quarantined, bool) {
 
 func (o *options) list() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "Quarantined nodes: by which incident, since when, why, and what is still active", Args: cobra.NoArgs,
+		Use: "list", Short: "Quarantined nodes: by which incident, since when, why, and what is still active. As text, also nodes on hold", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			nodes, err := o.client()
 			if err != nil {
 				return err
 			}
-			found := []Quarantined{}
+			found, held := []Quarantined{}, []heldNode{}
 			page := metav1.ListOptions{Limit: 500}
 			for {
 				list, err := nodes.List(c.Context(), page)
@@ -83,6 +83,9 @@ func (o *options) list() *cobra.Command {
 				for k := range list.Items {
 					if q, quarantined := read(&list.Items[k]); quarantined {
 						found = append(found, q)
+					}
+					if why := cluster.HoldOf(&list.Items[k]); why != "" {
+						held = append(held, heldNode{list.Items[k].Name, true, why})
 					}
 				}
 				if page.Continue = list.Continue; page.Continue == "" {
@@ -96,7 +99,10 @@ func (o *options) list() *cobra.Command {
 			if done, err := o.bus.Encode(c.OutOrStdout(), found); done {
 				return err
 			}
-			return table(c.OutOrStdout(), found)
+			if err := table(c.OutOrStdout(), found); err != nil {
+				return err
+			}
+			return holds(c.OutOrStdout(), held)
 		},
 	}
 }

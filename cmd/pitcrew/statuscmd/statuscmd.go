@@ -37,7 +37,7 @@ The exit code is 7 if something needs an operator, such as an incident that wait
 					err = s.Write(c.OutOrStdout())
 				}
 				if err == nil && len(s.Problems) > 0 {
-					err = exit.With(exit.Unhealthy, fmt.Errorf("%d problems; see above", len(s.Problems)))
+					err = exit.With(exit.Unhealthy, fmt.Errorf("problems: %d; see the lines with ! above", len(s.Problems)))
 				}
 				return err
 			})
