@@ -78,3 +78,32 @@ func TestAnOccurrenceOfTheFutureCountsFromNow(t *testing.T) {
 		t.Errorf("counted %d times two days later", n)
 	}
 }
+
+// TestNoRuleCountsBeforeANewLeaderHasReadWhatHappened covers an Xid that an earlier leader counted three times: with its count of one, the new
+// leader would close the incident and never act on it.
+func TestNoRuleCountsBeforeANewLeaderHasReadWhatHappened(t *testing.T) {
+	now := time.Now()
+	e := func(id string) event.Event {
+		return event.Event{ID: id, Type: event.Fault, Time: now.Add(-time.Hour), Data: event.Data{Target: event.Target{Node: "n", GPU: "g"}, Cause: event.Cause{Kind: "xid", Name: "63"}}}
+	}
+	seen := newOccurrences()
+	seen.reading(now)
+	counted := make(chan int, 1)
+	go func() { counted <- seen.times(e("third"), 24*time.Hour, now) }()
+	select {
+	case n := <-counted:
+		t.Fatalf("%d counted before the events were read", n)
+	case <-time.After(100 * time.Millisecond):
+	}
+	seen.add(e("first"))
+	seen.add(e("second"))
+	close(seen.known)
+	if n := <-counted; n != 3 {
+		t.Errorf("%d, want 3", n)
+	}
+	late := newOccurrences()
+	late.reading(now.Add(-recountWait)) // the stream is too long, or NATS too slow
+	if n := late.times(e("third"), 24*time.Hour, now); n != 1 {
+		t.Errorf("%d, want 1", n)
+	}
+}

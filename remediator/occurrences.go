@@ -20,7 +20,15 @@ type occurrences struct {
 	of map[string]int // occasions by node
 
 	forgot time.Time // when it was last looked what may be forgotten
+
+	// known is closed when what happened before this leader has been read; nil: nothing is read. Until then no rule counts, for at most
+	// recountWait: a rule that counts too little would close an incident that an earlier leader has planned.
+	known chan struct{}
+	until time.Time
 }
+
+// recountWait bounds how long rules that count wait for a new leader to have read the events of the last days.
+const recountWait = 30 * time.Second
 
 // occasion is what is counted together: a signal of a GPU, or of a node where it names none.
 type occasion struct{ node, subject, signal string }
@@ -105,6 +113,14 @@ func (o *occurrences) times(e event.Event, within time.Duration, now time.Time) 
 		return max(1, e.Data.Count)
 	}
 	o.add(e)
+	if o.known != nil {
+		wait := time.NewTimer(time.Until(o.until))
+		defer wait.Stop()
+		select {
+		case <-o.known:
+		case <-wait.C:
+		}
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := 0
@@ -116,9 +132,14 @@ func (o *occurrences) times(e event.Event, within time.Duration, now time.Time) 
 	return n
 }
 
-// recount reads what happened before this leader, as far back as any rule of the policies may look. Until it is done less is counted, so that
-// less acts.
+// reading says that what happened before this leader will be read. It is called before anything is judged.
+func (o *occurrences) reading(now time.Time) {
+	o.known, o.until = make(chan struct{}), now.Add(recountWait)
+}
+
+// recount reads what happened before this leader, as far back as any rule of the policies may look.
 func (r *remediator) recount(ctx context.Context, seen *occurrences) {
+	defer close(seen.known)
 	_ = r.retry(ctx, "the events of the last days", func(ctx context.Context) error {
 		return r.bus.Replay(ctx, time.Now().Add(-time.Duration(policy.MaxWithin)), func(d bus.Delivery) { seen.add(d.Event) }, func(string, error) {})
 	})

@@ -329,6 +329,7 @@ func (r *remediator) lead(ctx context.Context, l cluster.Lead) error {
 	}
 	group.Go(func() error { r.followFound(ctx, said); return nil })
 	seen := newOccurrences()
+	seen.reading(time.Now())
 	group.Go(func() error { r.recount(ctx, seen); return nil })
 	e := r.engine(pub, said, seen, l)
 	claim := &claims.Watch{Now: time.Now}
