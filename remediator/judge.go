@@ -94,8 +94,16 @@ var modes = map[policy.Outcome]policy.Mode{policy.Act: policy.Enforce, policy.As
 
 // decide is the whole decision of policy about an event.
 func (j *judge) decide(e event.Event, f incident.Facts) policy.Judgement {
-	seen := func(within time.Duration) int { return j.seen.times(e, within, f.Now) }
-	return j.policies.current().DecideSeen(e, nodeFacts(f.Node), jobFacts(f.Gang, f.Incident, f.Cost), incidentFacts(f.Incident), seen)
+	counted := 0
+	seen := func(within time.Duration) int {
+		// The stream has an event as it was at first, and not what has been added to its count since.
+		n := max(j.seen.times(e, within, f.Now), f.Counted)
+		counted = max(counted, n)
+		return n
+	}
+	d := j.policies.current().DecideSeen(e, nodeFacts(f.Node), jobFacts(f.Gang, f.Incident, f.Cost), incidentFacts(f.Incident), seen)
+	d.Counted = counted
+	return d
 }
 
 // Plan implements incident.Judge.

@@ -23,6 +23,7 @@ import (
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/incidentcmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/nodecmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/policycmd"
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/rulescmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/statuscmd"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/terminal"
 	"github.com/pitcrew/pitcrew/cmd/pitcrew/xidcmd"
@@ -57,6 +58,7 @@ func commands() *cobra.Command {
 	root.SetVersionTemplate(version.Template)
 	root.AddCommand(demo.Command(), incidentcmd.Command(), nodecmd.Command(), policycmd.Command(), xidcmd.Command(), detectcmd.Command(), dashboardscmd.Command(), anomalycmd.Command(), sandboxcmd.Command(), buscmd.Command())
 	root.AddCommand(controlcmd.Commands()...)
+	root.AddCommand(rulescmd.Commands()...)
 	root.AddCommand(statuscmd.Command(), doctorcmd.Command())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

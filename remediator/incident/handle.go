@@ -252,7 +252,7 @@ func (e *Engine) concern(ctx context.Context, h *handling, g *cluster.Gang) erro
 		return nil
 	}
 	f := faultOf(ev, g, plan)
-	f.Seen = e.Now()
+	f.Seen, f.Counted = e.Now(), decision.Counted
 	switch {
 	case d != nil && plan.Mode == policy.Observe: // it is not to be acted on, also not along with another
 		err = d.add(ctx, ev, nil)

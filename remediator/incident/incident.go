@@ -87,6 +87,8 @@ type Fault struct {
 	Usable bool        `json:"usable"`
 	Event  event.Event `json:"event"`
 	Seen   time.Time   `json:"seen"` // when it reached us as holding, by our clock
+	// Counted is how many occurrences the rule that counts has seen, where one did.
+	Counted int `json:"counted,omitempty"`
 	// Unplanned says that it joined since the present plan was made, which does not cover it.
 	Unplanned bool `json:"unplanned,omitempty"`
 }

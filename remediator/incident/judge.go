@@ -92,7 +92,7 @@ func (v *view) judge() (chosen *Plan, facts Facts, faults []Fault, err error) {
 		if err != nil && f.Node != "" && !errors.Is(err, cluster.ErrNotFound) {
 			return nil, Facts{}, nil, err
 		}
-		fxs[k] = Facts{Now: v.now, Node: node, Gang: v.gang, Incident: &v.Incident, Seen: v.seen(f), Cost: v.cost()}
+		fxs[k] = Facts{Now: v.now, Node: node, Gang: v.gang, Incident: &v.Incident, Seen: v.seen(f), Cost: v.cost(), Counted: f.Counted}
 		plans[k], _ = v.e.Judge.Plan(f.Event, fxs[k])
 	}
 	yieldToCertain(plans)

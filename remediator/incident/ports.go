@@ -92,6 +92,7 @@ type Facts struct {
 	Seen     time.Time     // when the condition was last known to hold, by our clock
 	Wants    []guard.Place // nodes that the plan cordons
 	Cost     Cost          // of a restart of the gang's job, as far as the job has shown it
+	Counted  int           // occurrences of the fault that an earlier judgment of it counted; a new leader may know fewer
 }
 
 // Claims judges by the heartbeat that rank 0 of a job leaves beside its checkpoints; *claims.Watch is one.

@@ -89,7 +89,8 @@ type Judgement struct {
 	Rule    string        `json:"rule,omitempty"`
 	Steps   []PlannedStep `json:"steps,omitempty"`
 	Verify  *Verify       `json:"verify,omitempty"`
-	Terms   *Terms        `json:"terms,omitempty"` // what must hold before a statistical finding acts
+	Terms   *Terms        `json:"terms,omitempty"`   // what must hold before a statistical finding acts
+	Counted int           `json:"counted,omitempty"` // occurrences that a rule which counts has seen
 	Guards  *Guards       `json:"guards,omitempty"`
 
 	Policies []PolicyTrace `json:"policies"`

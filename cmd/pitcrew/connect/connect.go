@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pitcrew/pitcrew/bus"
-	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
 )
 
 // Flags name the bus and the form of output.
 type Flags struct {
-	url, cluster, creds, tokenFile, output string
-	wait                                   time.Duration
+	Output
+	url, cluster, creds, tokenFile string
+	wait                           time.Duration
 }
 
 // Register adds the flags. Each has an environment variable as its default.
@@ -24,7 +24,7 @@ func (f *Flags) Register(p *pflag.FlagSet) {
 	p.StringVar(&f.cluster, "cluster", envOr("PITCREW_CLUSTER", bus.DefaultCluster), "name of the cluster (PITCREW_CLUSTER)")
 	p.StringVar(&f.creds, "creds", os.Getenv("PITCREW_NATS_CREDS"), "NATS credentials file (PITCREW_NATS_CREDS)")
 	p.StringVar(&f.tokenFile, "token-file", os.Getenv("PITCREW_NATS_TOKEN_FILE"), "file of a service account's token for NATS (PITCREW_NATS_TOKEN_FILE)")
-	p.StringVarP(&f.output, "output", "o", text, "`form`: text (or table), wide, json, yaml")
+	f.Output.Register(p)
 	p.DurationVar(&f.wait, "wait", 5*time.Second, "how long to wait for NATS, or for an answer")
 }
 
@@ -37,9 +37,6 @@ func envOr(name, otherwise string) string {
 
 // Wait is how long whoever is waited for has.
 func (f *Flags) Wait() time.Duration { return f.wait }
-
-// Check reports a wrong value of a flag. Open checks as well; a command that does something before calls it first.
-func (f *Flags) Check() error { return exit.With(exit.Usage, checkForm(f.output)) }
 
 // Open connects and calls do, or says what is missing.
 func (f *Flags) Open(ctx context.Context, do func(context.Context, *bus.Bus) error) error {

@@ -10,7 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pitcrew/pitcrew/cmd/pitcrew/exit"
 )
 
 // Forms of output. Text and table are the same.
@@ -31,17 +34,28 @@ func checkForm(form string) error {
 	return nil
 }
 
+// Output is the flag -o of a command that needs no NATS.
+type Output struct{ output string }
+
+// Register adds the flag.
+func (f *Output) Register(p *pflag.FlagSet) {
+	p.StringVarP(&f.output, "output", "o", text, "`form`: text (or table), wide, json, yaml")
+}
+
+// Check reports a wrong value of a flag. Open checks as well; a command that does something before calls it first.
+func (f *Output) Check() error { return exit.With(exit.Usage, checkForm(f.output)) }
+
 // JSON reports whether output is asked for as JSON.
-func (f *Flags) JSON() bool { return f.output == asJSON }
+func (f *Output) JSON() bool { return f.output == asJSON }
 
 // Structured reports whether output is for a program: JSON or YAML.
-func (f *Flags) Structured() bool { return f.output == asJSON || f.output == asYAML }
+func (f *Output) Structured() bool { return f.output == asJSON || f.output == asYAML }
 
 // Wide reports whether a table has all its columns.
-func (f *Flags) Wide() bool { return f.output == wide }
+func (f *Output) Wide() bool { return f.output == wide }
 
 // Encode writes a value if output is asked for as JSON or YAML. It returns false if the caller has to write text.
-func (f *Flags) Encode(w io.Writer, v any) (done bool, err error) {
+func (f *Output) Encode(w io.Writer, v any) (done bool, err error) {
 	switch f.output {
 	case asJSON:
 		return true, WriteJSON(w, v)
