@@ -10,7 +10,7 @@ import (
 )
 
 // ErrStale is the error if the incident asks something else by now than what the person saw.
-var ErrStale = errors.New("the incident has changed since it was shown; nothing was answered: look again")
+var ErrStale = errors.New("the incident has changed since you saw it, so nothing was done; look again")
 
 // Question identifies what a person is asked. An answer counts only for the question that the person saw.
 func Question(i *incident.Incident) string {
