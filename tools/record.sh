@@ -12,7 +12,7 @@ cache=${PITCREW_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/pitcrew}/record
 }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkfifo "$work/quiet" # a terminal that nobody types on
+mkfifo "$work/quiet" # the standard input stays open and empty
 exec 3<>"$work/quiet"
 timeout 300 script -qec "env TERM=xterm-256color '$cache/bin/termtosvg' '$work/demo.svg' --screen-geometry 124x44 \
 	--max-frame-duration 2000 --loop-delay 8000 --command 'bin/pitcrew demo'" /dev/null <&3

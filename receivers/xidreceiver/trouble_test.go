@@ -21,7 +21,7 @@ import (
 
 // A consumer beside the detector, such as an exporter to elsewhere, fails for reasons of its own.
 func TestAConsumerThatRefusesHoldsUpNoLaterFault(t *testing.T) {
-	for name, refused := range map[string]error{"for now": errors.New("queue is full"), "for good": consumererror.NewPermanent(errors.New("too large"))} {
+	for name, refused := range map[string]error{"a temporary error": errors.New("queue is full"), "a permanent error": consumererror.NewPermanent(errors.New("too large"))} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			var tries atomic.Int64

@@ -40,7 +40,7 @@ func (p *Page) answer(w http.ResponseWriter, r *http.Request, who *Person) {
 		audit.Object = "node " + node
 		p.carryOut(w, r, who, audit, "/incidents/"+url.PathEscape(id)+"?done="+act[:len(act)-len("-node")], func(ctx context.Context) error {
 			if fleet.Find(p.o.Nodes.Fleet(), node) == nil {
-				return answer.Refused("there is no node " + node)
+				return answer.Refused("node " + node + " does not exist")
 			}
 			if act == "release-node" {
 				return p.o.Nodes.ReleaseNode(ctx, node)

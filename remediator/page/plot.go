@@ -37,7 +37,7 @@ const (
 
 func finite(v *float64) bool { return v != nil && !math.IsNaN(*v) && !math.IsInf(*v, 0) }
 
-// newPlot draws an event's evidence; nil if there is no number to draw.
+// newPlot draws the evidence of an event. It returns nil if the evidence has no number.
 func newPlot(e event.Evidence) *plot {
 	samples := make([]event.Sample, 0, len(e.Samples))
 	for _, s := range e.Samples {
