@@ -152,12 +152,12 @@ func holds(expression string) step {
 	})
 }
 
-// says waits until the page's text holds something, gone until it does not.
+// says waits until the page's text holds something, gone until it does not. The page's script runs by then: a key that is pressed before is lost.
 func says(text string) step {
-	return holds(fmt.Sprintf("!!document.body && document.body.innerText.includes(%q)", text))
+	return holds(fmt.Sprintf("document.readyState === \"complete\" && document.body.innerText.includes(%q)", text))
 }
 func gone(text string) step {
-	return holds(fmt.Sprintf("!!document.body && !document.body.innerText.includes(%q)", text))
+	return holds(fmt.Sprintf("document.readyState === \"complete\" && !document.body.innerText.includes(%q)", text))
 }
 
 // click clicks with the mouse once the element is there.
