@@ -156,20 +156,25 @@ def _create_alone(final, data):
     return True
 
 
-def take(root, who, sleep=time.sleep, take_over=False):
-    """Claim the directory for `who`, a run.Run. Raises ClaimRefused, or a StorageError where it cannot be written."""
+def take(root, who, sleep=time.sleep, take_over=False, ours=lambda claim: False):
+    """Claim the directory for `who`, a run.Run. Raises ClaimRefused, or a StorageError where it cannot be written.
+
+    ours(claim): whether another rank of this run made the newest claim. It then serves for this rank too. It is asked
+    of the very claims that a new one would follow: ranks that claim at the same moment make one claim."""
     directory = os.path.join(root, DIRECTORY)
     try:
         storage.make_directory(directory)
         for _ in range(_TRIES):
             past = history(root)
-            if past and who.is_process(past[-1]):
+            if past and (who.is_process(past[-1]) or ours(past[-1])):
                 return Claim(root, past[-1])
             if not take_over:
                 refusal = refused(who, past) or _in_use(root, who, past, sleep)
                 if refusal:
                     raise ClaimRefused("%s: %s" % (root, refusal))
                 past = history(root)  # the look at a heartbeat takes seconds
+                if past and ours(past[-1]):
+                    return Claim(root, past[-1])
                 refusal = refused(who, past)
                 if refusal:
                     raise ClaimRefused("%s: %s" % (root, refusal))

@@ -77,14 +77,16 @@ class Custody:
 
     def _take(self, adopt):
         try:
-            if adopt:  # no store to agree by: the ranks find one another's claim
-                newest = (claims.history(self.root) or [{}])[-1]
-                near = abs(newest.get("started", 0) - self.run.started) < ADOPTED_WITHIN
-                if near and newest.get("attempt") == self.run.attempt and self._same(newest):
-                    return {"record": newest}
-            return {"record": claims.take(self.root, self.run, take_over=self._take_over).record}
+            # Where ranks have no store to agree by, they find one another's claim.
+            ours = self._near if adopt else lambda claim: False
+            return {"record": claims.take(self.root, self.run, take_over=self._take_over, ours=ours).record}
         except (ClaimRefused, OSError) as error:
             return {"error": "cannot claim %s: %s" % (self.root, error)}
+
+    def _near(self, claim):
+        """Whether another rank of this attempt made the claim."""
+        near = abs(claim.get("started", 0) - self.run.started) < ADOPTED_WITHIN
+        return near and claim.get("attempt") == self.run.attempt and self._same(claim)
 
     def _same(self, claim):
         return self.run.is_instance(claim) or self.run.same_job(claim)

@@ -361,6 +361,24 @@ def test_a_heartbeat_that_the_storage_hangs_holds_nobody_up(tmp_path, monkeypatc
     hang.set()
 
 
+def test_ranks_without_a_store_that_claim_at_the_same_moment_make_one_claim(tmp_path, monkeypatch):
+    def rank(number):
+        who = run(0, "j", run_id="r", launcher=50, started=1000.0 + number, pid=501 + number, host="host")
+        return custody.Custody(str(tmp_path), who, lambda: (number, 2), Alone, lambda text: None, lambda: 0, None)
+
+    first, second, create = rank(0), rank(1), claims._create
+
+    def late(directory, record):  # the other rank claims between this rank's look and its claim
+        monkeypatch.setattr(claims, "_create", create)
+        first.own()
+        return create(directory, record)
+
+    monkeypatch.setattr(claims, "_create", late)
+    assert second.own().epoch == first.own().epoch == 1
+    first.own().check()
+    assert first.own().suffix is second.own().suffix is None  # both save into the same directory
+
+
 def test_a_directory_that_cannot_be_written_is_a_clear_error_unless_it_is_only_read(tmp_path, monkeypatch):
     def mkdir(*_, **__):
         raise OSError(30, "Read-only file system")
