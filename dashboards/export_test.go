@@ -4,9 +4,7 @@ import (
 	"bufio"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,9 +31,10 @@ func TestTheWeekIsWrittenForAPrometheus(t *testing.T) {
 	defer file.Close()
 	w := bufio.NewWriter(file)
 	shift := time.Now().Truncate(time.Minute).Sub(end)
-	for _, name := range slices.Sorted(maps.Keys(s.by)) {
+	for _, name := range s.Names() {
 		fmt.Fprintf(w, "# TYPE %s unknown\n", name)
-		for _, x := range s.by[name] {
+		for all := s.Select(t.Context(), true, nil, labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, name)); all.Next(); {
+			x := all.At()
 			var set []string
 			x.Labels().Range(func(l labels.Label) {
 				if l.Name != labels.MetricName {

@@ -15,6 +15,9 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/cog/plugins"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/pitcrew/pitcrew/rules/metrics"
+	"github.com/pitcrew/pitcrew/rules/ruletest"
 )
 
 const (
@@ -36,15 +39,13 @@ var wide = []string{"agent", "dcgm", "collector", "kube-state-metrics", "node_ex
 // exporterOf reads rules/metrics.tsv, the list of metrics that exist.
 func exporterOf(t testing.TB) map[string]string {
 	t.Helper()
-	raw, err := os.ReadFile("../rules/metrics.tsv")
+	table, err := metrics.Table("..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := map[string]string{}
-	for line := range strings.Lines(string(raw)) {
-		if f := strings.Split(line, "\t"); len(f) == 3 {
-			out[f[0]] = f[1]
-		}
+	for name, rows := range table {
+		out[name] = rows[len(rows)-1].Exporter
 	}
 	recorded, err := os.ReadFile("../rules/prometheus/recording.yaml")
 	if err != nil {
@@ -133,7 +134,7 @@ func lint(t testing.TB, raw []byte) (faults []string) {
 }
 
 func lintQuery(text string, known map[string]string, legend bool) (faults []string) {
-	expr, err := promQL.ParseExpr(strings.NewReplacer("$__rate_interval", "8m", "$__range", "6h").Replace(text))
+	expr, err := ruletest.PromQL.ParseExpr(strings.NewReplacer("$__rate_interval", "8m", "$__range", "6h").Replace(text))
 	if err != nil {
 		return []string{err.Error()}
 	}

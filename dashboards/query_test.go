@@ -98,7 +98,7 @@ func TestEachQueryOfABoardReturnsDataOverASyntheticWeek(t *testing.T) {
 	queries, needed := 0, map[string]bool{}
 	check := func(what, expr string, span, step time.Duration, wanted ...string) {
 		queries++
-		m, err := s.evaluate(expr, end.Add(-span), end, step)
+		m, err := s.Range(expr, end.Add(-span), end, step)
 		if err != nil {
 			t.Errorf("%s: %s: %v", what, expr, err)
 			return

@@ -1,29 +1,19 @@
 package dashboards
 
 import (
-	"context"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
-	"github.com/prometheus/otlptranslator"
-	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
-	"github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
-	"github.com/prometheus/prometheus/tsdb/chunks"
-	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/pitcrew/pitcrew/rules/catalog"
+	"github.com/pitcrew/pitcrew/rules/metrics"
+	"github.com/pitcrew/pitcrew/rules/ruletest"
 )
 
 // A synthetic week: two nodes of four GPUs that train and serve, one spare, scraped every two minutes. In its last five hours GPU 2 of n2 shows
@@ -37,8 +27,6 @@ var (
 	begin   = time.Date(2026, 11, 16, 0, 0, 0, 0, time.UTC)
 	end     = begin.Add(time.Duration(samples-1) * scrape)
 	trouble = samples - 150 // five hours before the end
-	engine  = promql.NewEngine(promql.EngineOpts{MaxSamples: 5e7, Timeout: time.Minute, EnableNegativeOffset: true, EnableAtModifier: true})
-	promQL  = parser.NewParser(parser.Options{})
 )
 
 // synthetic is a metric of the week: value of its n-th series at the i-th scrape. NaN is no sample.
@@ -224,75 +212,6 @@ func week() []synthetic {
 	return all
 }
 
-// store holds series in memory, by metric.
-type store struct{ by map[string][]storage.Series }
-
-type point struct {
-	t int64
-	v float64
-}
-
-func (p point) T() int64                    { return p.t }
-func (point) ST() int64                     { return 0 }
-func (p point) F() float64                  { return p.v }
-func (point) H() *histogram.Histogram       { return nil }
-func (point) FH() *histogram.FloatHistogram { return nil }
-func (point) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
-func (p point) Copy() chunks.Sample         { return p }
-
-func (s *store) Querier(int64, int64) (storage.Querier, error) { return s, nil }
-func (*store) Close() error                                    { return nil }
-func (*store) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, nil, nil
-}
-func (*store) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, nil, nil
-}
-
-func (s *store) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-	var out []storage.Series
-	for name, series := range s.by {
-		if slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return m.Name == labels.MetricName && !m.Matches(name) }) {
-			continue
-		}
-		for _, x := range series {
-			if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(x.Labels().Get(m.Name)) }) {
-				out = append(out, x)
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b storage.Series) int { return labels.Compare(a.Labels(), b.Labels()) })
-	return &found{all: out}
-}
-
-type found struct {
-	all []storage.Series
-	n   int
-}
-
-func (f *found) Next() bool                      { f.n++; return f.n <= len(f.all) }
-func (f *found) At() storage.Series              { return f.all[f.n-1] }
-func (*found) Err() error                        { return nil }
-func (*found) Warnings() annotations.Annotations { return nil }
-
-// evaluate answers one expression over a range.
-func (s *store) evaluate(expr string, from, to time.Time, step time.Duration) (promql.Matrix, error) {
-	q, err := engine.NewRangeQuery(context.Background(), s, nil, expr, from, to, step)
-	if err != nil {
-		return nil, err
-	}
-	defer q.Close()
-	m, err := q.Exec(context.Background()).Matrix()
-	if err != nil {
-		return nil, err
-	}
-	out := make(promql.Matrix, 0, len(m)) // the engine takes its points back
-	for _, x := range m {
-		out = append(out, promql.Series{Metric: x.Metric.Copy(), Floats: slices.Clone(x.Floats)})
-	}
-	return out, nil
-}
-
 // selected gives the metrics that an expression reads.
 func selected(expr parser.Expr) (names []string) {
 	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
@@ -305,17 +224,16 @@ func selected(expr parser.Expr) (names []string) {
 }
 
 // filled is the week with all recordings evaluated over it.
-var filled = sync.OnceValues(func() (*store, error) {
-	s := &store{by: map[string][]storage.Series{}}
+var filled = sync.OnceValues(func() (*ruletest.Store, error) {
+	s := &ruletest.Store{}
 	for _, m := range week() {
 		for n, l := range m.labels {
-			var list []chunks.Sample
+			named := labels.NewBuilder(l).Set(labels.MetricName, m.name).Labels()
 			for i := range samples {
 				if v := m.value(n, i); !math.IsNaN(v) {
-					list = append(list, point{begin.Add(time.Duration(i) * scrape).UnixMilli(), v})
+					s.Add(named, begin.Add(time.Duration(i)*scrape), v)
 				}
 			}
-			s.by[m.name] = append(s.by[m.name], storage.NewListSeries(labels.NewBuilder(l).Set(labels.MetricName, m.name).Labels(), list))
 		}
 	}
 	todo, err := catalog.Recordings()
@@ -329,7 +247,7 @@ var filled = sync.OnceValues(func() (*store, error) {
 			open[r.Name] = true
 		}
 		for _, r := range todo {
-			expr, err := promQL.ParseExpr(r.Expr)
+			expr, err := ruletest.PromQL.ParseExpr(r.Expr)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", r.Name, err)
 			}
@@ -338,16 +256,15 @@ var filled = sync.OnceValues(func() (*store, error) {
 				continue
 			}
 			step := max(scrape, time.Duration(r.Interval))
-			m, err := s.evaluate(r.Expr, begin, end, step)
+			m, err := s.Range(r.Expr, begin, end, step)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", r.Name, err)
 			}
 			for _, x := range m {
-				var list []chunks.Sample
+				named := labels.NewBuilder(x.Metric).Set(labels.MetricName, r.Name).Labels()
 				for _, p := range x.Floats {
-					list = append(list, point{p.T, p.F})
+					s.Add(named, time.UnixMilli(p.T), p.F)
 				}
-				s.by[r.Name] = append(s.by[r.Name], storage.NewListSeries(labels.NewBuilder(x.Metric).Set(labels.MetricName, r.Name).Labels(), list))
 			}
 			delete(open, r.Name)
 		}
@@ -359,7 +276,7 @@ var filled = sync.OnceValues(func() (*store, error) {
 	return s, nil
 })
 
-func filledWeek(t *testing.T) *store {
+func filledWeek(t *testing.T) *ruletest.Store {
 	t.Helper()
 	s, err := filled()
 	if err != nil {
@@ -368,72 +285,14 @@ func filledWeek(t *testing.T) *store {
 	return s
 }
 
-// Labels that Prometheus adds, and those of dcgm-exporter's names.
-var (
-	ofScrape = []string{"cluster", "instance", "job", "node"}
-	ofDCGM   = []string{"gpu", "UUID", "device", "modelName", "Hostname", "pci_bus_id", "namespace", "pod", "container", "GPU_I_ID", "GPU_I_PROFILE", "err_code", "err_msg"}
-)
+// ofScrape are labels that Prometheus adds.
+var ofScrape = []string{"cluster", "instance", "job", "node"}
 
 // A board that works on invented labels works nowhere else.
 func TestTheWeeksSeriesHaveTheLabelsThatComponentsEmit(t *testing.T) {
-	lists, err := filepath.Glob("../[rc]*/*/metadata.yaml")
-	if err != nil || len(lists) < 8 {
-		t.Fatalf("components' lists: %v, %v", lists, err)
-	}
-	namer := otlptranslator.MetricNamer{WithMetricSuffixes: true}
-	may := map[string][]string{}
-	spelled := func(names ...string) (out []string) {
-		for _, n := range names {
-			out = append(out, strings.ReplaceAll(n, ".", "_"))
-		}
-		return out
-	}
-	type metric struct {
-		Unit       string
-		Sum        *struct{ Monotonic bool }
-		Attributes []string
-		DCGM       []struct{ Prometheus string }
-	}
-	for _, list := range lists {
-		raw, err := os.ReadFile(list)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var file struct {
-			Resource  map[string]any `yaml:"resource_attributes"`
-			Metrics   map[string]metric
-			Telemetry struct{ Metrics map[string]metric }
-		}
-		if err := yaml.UnmarshalWithOptions(raw, &file, yaml.AllowDuplicateMapKey()); err != nil {
-			t.Fatalf("%s: %v", list, err)
-		}
-		var resource []string
-		for name := range file.Resource {
-			resource = append(resource, name)
-		}
-		for name, m := range file.Metrics {
-			kind := otlptranslator.MetricType(otlptranslator.MetricTypeGauge)
-			if m.Sum != nil {
-				kind = otlptranslator.MetricTypeNonMonotonicCounter
-				if m.Sum.Monotonic {
-					kind = otlptranslator.MetricTypeMonotonicCounter
-				}
-			}
-			made, err := namer.Build(otlptranslator.Metric{Name: name, Unit: m.Unit, Type: kind})
-			if err != nil {
-				t.Fatal(err)
-			}
-			may[made] = slices.Concat(spelled(m.Attributes...), spelled(resource...), ofScrape, []string{"k8s_node_name"}) // a container's series are of the agent's resource
-			if slices.Contains(m.Attributes, "hw.id") && !slices.Contains(m.Attributes, "k8s.pod.uid") {
-				may[made] = append(may[made], spelled("k8s.namespace.name", "k8s.pod.name", "k8s.container.name", "pitcrew.job.name", "pitcrew.rank")...) // by podlabels
-			}
-			for _, f := range m.DCGM {
-				may[f.Prometheus] = slices.Concat(ofDCGM, ofScrape)
-			}
-		}
-		for name, m := range file.Telemetry.Metrics {
-			may[spelled(name)[0]] = slices.Concat(spelled(m.Attributes...), ofScrape)
-		}
+	may, err := metrics.Components("..")
+	if err != nil {
+		t.Fatal(err)
 	}
 	checked := 0
 	for _, m := range week() {
@@ -444,8 +303,8 @@ func TestTheWeeksSeriesHaveTheLabelsThatComponentsEmit(t *testing.T) {
 		checked++
 		for _, l := range m.labels {
 			l.Range(func(x labels.Label) {
-				if !slices.Contains(allowed, x.Name) {
-					t.Errorf("%s has no label %s: it has %v", m.name, x.Name, allowed)
+				if !slices.Contains(allowed.Labels, x.Name) && !slices.Contains(ofScrape, x.Name) {
+					t.Errorf("%s has no label %s: it has %v", m.name, x.Name, allowed.Labels)
 				}
 			})
 		}

@@ -54,6 +54,10 @@ func newMetrics() *metrics {
 		logins:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_nats_logins_total", Help: "Clients that NATS asked about: allowed, or why not."}, []string{"result"}),
 		steered:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_steered_pods_total", Help: "Pods that the API server asked the placement webhook about, by result: stamped, passed, malformed."}, []string{"result"}),
 	}
+	for _, o := range incident.Outcomes { // a series that appears with its first event hides it from increase()
+		m.closed.WithLabelValues(string(o))
+		m.children.WithLabelValues(string(o))
+	}
 	m.reg.MustRegister(m.closed, m.children, m.recovered, m.phase, m.lost, m.refused, m.dropped, m.behind, m.oldest, m.notices, m.logins, m.steered, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), noted{m}, waits{m}, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "pitcrew_incidents_open", Help: "Incidents under way. Incidents of one cause count once, as their parent."}, func() float64 { return m.open(true) }),

@@ -2,6 +2,8 @@ package remediator
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +50,36 @@ func TestTheMetricAndTheTimelineDateARecoveryFromTheSameMoment(t *testing.T) {
 				t.Errorf("the metric says %.3f s, want %.3f; the timeline:\n%s", sum, c.want, b.String())
 			}
 		})
+	}
+}
+
+func TestEachOutcomeIsCountedFromZero(t *testing.T) {
+	source, err := os.ReadFile("incident/incident.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := regexp.MustCompile(`(?m)^\t\w+ +Outcome = "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1)
+	if len(declared) < 10 {
+		t.Fatalf("only %d outcomes found", len(declared))
+	}
+	all, err := newMetrics().reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for _, f := range all {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				there[f.GetName()+" "+l.GetValue()] = m.GetCounter().GetValue() == 0
+			}
+		}
+	}
+	for _, d := range declared {
+		for _, name := range []string{"pitcrew_incidents_closed_total", "pitcrew_incident_children_closed_total"} {
+			if !there[name+" "+d[1]] {
+				t.Errorf("%s has no series at 0 for outcome %s: increase() would miss its first incident", name, d[1])
+			}
+		}
 	}
 }
 

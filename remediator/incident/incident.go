@@ -55,7 +55,7 @@ const nodeLost = "node/lost"
 // Outcome says how a closed incident ended.
 type Outcome string
 
-// Outcomes.
+// How incidents end.
 const (
 	Recovered    Outcome = "recovered"     // every rank stepped past the checkpoint
 	Quarantined  Outcome = "quarantined"   // the node was cordoned; no job ran on it
@@ -69,6 +69,9 @@ const (
 	NotTheCause  Outcome = "not-the-cause" // the job steps again, but no faster: the node that it left was not the cause
 	GaveUp       Outcome = "gave-up"       // a step could not be done in time; what it held was given back
 )
+
+// Outcomes are all of them.
+var Outcomes = []Outcome{Recovered, Quarantined, Observed, Refused, Resolved, NotConfirmed, Failed, Gone, Cancelled, NotTheCause, GaveUp}
 
 // Fault is one faulty thing of the incident.
 type Fault struct {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/rules"
+
+	"github.com/pitcrew/pitcrew/rules/ruletest"
 )
 
 func shippedRecords(t testing.TB) []Record {
@@ -25,18 +27,31 @@ func tested(t testing.TB) (out []Record) {
 	return out
 }
 
-// stores gives the timeline in which the fault comes and goes, and the one that stays just below it.
-func (r *Record) stores(t testing.TB) (fault, below *stored) {
+// timeline is one of a record's test with its series.
+type timeline struct {
+	Timeline
+	*stored
+}
+
+func (r *Record) timelines(t testing.TB) (out []timeline) {
 	t.Helper()
-	step := time.Duration(r.Test.Step)
-	fault, err := store(step, r.Test.Fires)
-	if err != nil {
-		t.Fatalf("%s:%d: %s: %v", r.File, r.Line, r.Alert, err)
+	for _, l := range r.Test.Timelines() {
+		s, err := store(time.Duration(r.Test.Step), l.Series)
+		if err != nil {
+			t.Fatalf("%s:%d: %s: %s: %v", r.File, r.Line, r.Alert, l.Name, err)
+		}
+		out = append(out, timeline{l, s})
 	}
-	if below, err = store(step, r.Test.Fires, r.Test.Below); err != nil {
-		t.Fatalf("%s:%d: %s: %v", r.File, r.Line, r.Alert, err)
+	return out
+}
+
+// holds reports whether an alert that fires at these times does what the timeline wants.
+func (l timeline) holds(at []time.Duration, step time.Duration) bool {
+	if l.Until == 0 {
+		return len(at) == 0
 	}
-	return fault, below
+	from, until, ok := span(at, step)
+	return ok && from == time.Duration(l.At) && until == time.Duration(l.Until)
 }
 
 func TestEachAlertFiresOnItsFaultClearsAndIsQuietJustBelow(t *testing.T) {
@@ -44,20 +59,22 @@ func TestEachAlertFiresOnItsFaultClearsAndIsQuietJustBelow(t *testing.T) {
 		t.Run(r.Alert, func(t *testing.T) {
 			t.Parallel()
 			step := time.Duration(r.Test.Step)
-			fault, below := r.stores(t)
-			at := firing(t, alertingRule(t, &r, r.condition(), r.notes()), rules.EngineQueryFunc(engine, fault), step, fault.end, nil)
-			from, until, ok := span(at, step)
-			if !ok || from != time.Duration(r.Test.At) || until != time.Duration(r.Test.Until) {
-				t.Errorf("%s:%d: fires from %s until %s (%d evaluations), want from %s until %s", r.File, r.Line, Duration(from), Duration(until), len(at), r.Test.At, r.Test.Until)
+			run := func(s *stored, end time.Duration) []time.Duration {
+				return firing(t, alertingRule(t, &r, r.condition(), r.notes()), rules.EngineQueryFunc(ruletest.Engine, s), step, end, nil)
 			}
-			if until > fault.end {
-				t.Errorf("%s:%d: still fires at the end of the series, so it is not shown that it clears", r.File, r.Line)
+			end := time.Duration(0)
+			for _, l := range r.timelines(t) {
+				at := run(l.stored, l.end)
+				from, until, _ := span(at, step)
+				if !l.holds(at, step) {
+					t.Errorf("%s:%d: %s: fires from %s until %s (%d evaluations), want from %s until %s", r.File, r.Line, l.Name, Duration(from), Duration(until), len(at), l.At, l.Until)
+				}
+				if until > l.end {
+					t.Errorf("%s:%d: %s: still fires at the end of the series, so it is not shown that it clears", r.File, r.Line, l.Name)
+				}
+				end = max(end, l.end)
 			}
-			if at := firing(t, alertingRule(t, &r, r.condition(), r.notes()), rules.EngineQueryFunc(engine, below), step, below.end, nil); len(at) != 0 {
-				t.Errorf("%s:%d: fires just below its threshold, first at %s", r.File, r.Line, at[0])
-			}
-			at = firing(t, alertingRule(t, &r, r.condition(), r.notes()), rules.EngineQueryFunc(engine, &stored{}), step, fault.end, nil)
-			if (len(at) > 0) != (r.Test.Absent == fires) {
+			if at := run(&stored{}, end); (len(at) > 0) != (r.Test.Absent == fires) {
 				t.Errorf("%s:%d: without any series it fires %d times, want %s", r.File, r.Line, len(at), r.Test.Absent)
 			}
 		})

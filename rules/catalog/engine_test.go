@@ -2,103 +2,39 @@ package catalog
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/prometheus/common/promslog"
-	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
-	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/rules"
-	"github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
-	"github.com/prometheus/prometheus/tsdb/chunks"
-	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/pitcrew/pitcrew/rules/ruletest"
 )
 
-// The engine that evaluates, and what it reads: series of a test, held in memory.
-var (
-	engine = promql.NewEngine(promql.EngineOpts{MaxSamples: 5e6, Timeout: time.Minute, EnableNegativeOffset: true, EnableAtModifier: true})
-	promQL = parser.NewParser(parser.Options{})
-	epoch  = time.Unix(0, 0).UTC()
-)
-
-type sample struct {
-	t int64
-	v float64
-}
-
-func (s sample) T() int64                    { return s.t }
-func (sample) ST() int64                     { return 0 }
-func (s sample) F() float64                  { return s.v }
-func (sample) H() *histogram.Histogram       { return nil }
-func (sample) FH() *histogram.FloatHistogram { return nil }
-func (sample) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
-func (s sample) Copy() chunks.Sample         { return s }
+// epoch is when the series of a test begin.
+var epoch = ruletest.Epoch
 
 // stored is the series of one timeline.
 type stored struct {
-	series []storage.Series
-	end    time.Duration
+	ruletest.Store
+	end time.Duration
 }
 
-// store reads series in promtool's notation.
-func store(step time.Duration, lists ...map[string]string) (*stored, error) {
-	all := map[string]string{}
-	for _, l := range lists {
-		maps.Copy(all, l)
-	}
+// store reads series in promtool's notation, one value a step.
+func store(step time.Duration, all map[string]string) (*stored, error) {
 	s := &stored{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		lset, values, err := promQL.ParseSeriesDesc(name + " " + all[name])
-		if err != nil {
-			return nil, fmt.Errorf("series %s: %w", name, err)
+		if err := s.AddSeries(name, all[name], epoch, step); err != nil {
+			return nil, err
 		}
-		var list []chunks.Sample
-		for i, v := range values {
-			if !v.Omitted {
-				list = append(list, sample{int64(i) * step.Milliseconds(), v.Value})
-			}
-		}
-		s.series = append(s.series, storage.NewListSeries(lset, list))
-		s.end = max(s.end, time.Duration(len(values)-1)*step)
 	}
+	s.end = s.End().Sub(epoch)
 	return s, nil
 }
-
-func (s *stored) Querier(int64, int64) (storage.Querier, error) { return s, nil }
-func (*stored) Close() error                                    { return nil }
-func (*stored) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, nil, nil
-}
-func (*stored) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, nil, nil
-}
-
-func (s *stored) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-	var out []storage.Series
-	for _, x := range s.series {
-		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(x.Labels().Get(m.Name)) }) {
-			out = append(out, x)
-		}
-	}
-	slices.SortFunc(out, func(a, b storage.Series) int { return labels.Compare(a.Labels(), b.Labels()) })
-	return &found{all: out}
-}
-
-type found struct {
-	all []storage.Series
-	n   int
-}
-
-func (f *found) Next() bool                      { f.n++; return f.n <= len(f.all) }
-func (f *found) At() storage.Series              { return f.all[f.n-1] }
-func (*found) Err() error                        { return nil }
-func (*found) Warnings() annotations.Annotations { return nil }
 
 // condition is what of a record decides when it fires. A mutant is another one.
 type condition struct {
@@ -113,7 +49,7 @@ func (r *Record) condition() condition {
 // alertingRule is Prometheus' own.
 func alertingRule(t testing.TB, r *Record, c condition, notes labels.Labels) *rules.AlertingRule {
 	t.Helper()
-	expr, err := promQL.ParseExpr(c.expr)
+	expr, err := ruletest.PromQL.ParseExpr(c.expr)
 	if err != nil {
 		t.Fatalf("%s:%d: %s: %v", r.File, r.Line, r.Alert, err)
 	}
@@ -141,12 +77,7 @@ func firing(t testing.TB, rule *rules.AlertingRule, query rules.QueryFunc, step,
 // atOnce answers instant queries from one range query over the whole timeline: thousands of mutants are evaluated this way.
 func atOnce(t testing.TB, s *stored, expr string, step time.Duration) rules.QueryFunc {
 	t.Helper()
-	q, err := engine.NewRangeQuery(context.Background(), s, nil, expr, epoch, epoch.Add(s.end), step)
-	if err != nil {
-		t.Fatalf("%s: %v", expr, err)
-	}
-	defer q.Close()
-	m, err := q.Exec(context.Background()).Matrix()
+	m, err := s.Range(expr, epoch, epoch.Add(s.end), step)
 	if err != nil {
 		return func(context.Context, string, time.Time) (promql.Vector, error) { return nil, err }
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/rules"
+
+	"github.com/pitcrew/pitcrew/rules/ruletest"
 )
 
 var update = flag.Bool("update", false, "rewrite the files that are generated from the catalog")
@@ -29,12 +31,15 @@ func (r *Record) notes() labels.Labels {
 }
 
 // moments are what Prometheus makes of the record's alert: before it fires, when it begins, at the last evaluation and after it.
-func moments(t *testing.T, r *Record) []Moment {
-	fault, _ := r.stores(t)
+func moments(t *testing.T, r *Record, l Timeline) []Moment {
 	step := r.Test.Step
-	at := []Duration{r.Test.At - step, r.Test.At, r.Test.Until - step, r.Test.Until}
+	fault, err := store(time.Duration(step), l.Series)
+	if err != nil {
+		t.Fatalf("%s:%d: %v", r.File, r.Line, err)
+	}
+	at := []Duration{l.At - step, l.At, l.Until - step, l.Until}
 	seen := map[Duration][]Firing{}
-	firing(t, alertingRule(t, r, r.condition(), r.notes()), rules.EngineQueryFunc(engine, fault), time.Duration(step), fault.end, func(d time.Duration, rule *rules.AlertingRule) {
+	firing(t, alertingRule(t, r, r.condition(), r.notes()), rules.EngineQueryFunc(ruletest.Engine, fault), time.Duration(step), fault.end, func(d time.Duration, rule *rules.AlertingRule) {
 		for _, a := range rule.ActiveAlerts() {
 			if a.State == rules.StateFiring {
 				m := a.Labels.Map()
@@ -59,7 +64,7 @@ func generated(t *testing.T, all []Record) map[string]string {
 	for name, text := range RuleFiles(all) {
 		out[filepath.Join(ruleFolder, name)] = text
 	}
-	for name, text := range UnitTests(all, func(r *Record) []Moment { return moments(t, r) }) {
+	for name, text := range UnitTests(all, func(r *Record, l Timeline) []Moment { return moments(t, r, l) }) {
 		out[filepath.Join(ruleFolder, name)] = text
 	}
 	for name, text := range RecordingFiles(recordings(t)) {

@@ -9,122 +9,59 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/otlptranslator"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/pitcrew/pitcrew/rules/metrics"
+	"github.com/pitcrew/pitcrew/rules/ruletest"
 )
 
-// known is a row of metrics.tsv.
-type known struct{ exporter, source string }
+const root = "../.."
 
-// knownMetrics reads rules/metrics.tsv: name, exporter, and where that exporter documents it.
-func knownMetrics(t *testing.T) map[string][]known {
+func knownMetrics(t *testing.T) map[string][]metrics.Known {
 	t.Helper()
-	raw, err := os.ReadFile("../metrics.tsv")
+	table, err := metrics.Table(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string][]known{}
-	for i, line := range strings.Split(strings.TrimSpace(string(raw)), "\n") {
-		f := strings.Split(line, "\t")
-		if strings.HasPrefix(line, "#") || i == 0 {
-			continue
+	for name, rows := range table {
+		for _, row := range rows {
+			if exporters[row.Exporter] == "" {
+				t.Fatalf("metrics.tsv: %s: unknown exporter %q", name, row.Exporter)
+			}
 		}
-		if len(f) != 3 || f[0] == "" || f[2] == "" {
-			t.Fatalf("metrics.tsv:%d: name, exporter and source are required: %q", i+1, line)
-		}
-		if exporters[f[1]] == "" {
-			t.Fatalf("metrics.tsv:%d: unknown exporter %q", i+1, f[1])
-		}
-		out[f[0]] = append(out[f[0]], known{f[1], f[2]})
 	}
-	return out
+	return table
 }
 
-// emitted is a metric as Prometheus sees it.
-type emitted struct {
-	exporter string
-	labels   []string // that its series can have, without those of the scrape; nil: not known
-}
-
-// receiverMetrics gives what the components' metadata lists, by Prometheus' name.
-func receiverMetrics(t *testing.T) map[string]emitted {
+func emittedMetrics(t *testing.T) map[string]metrics.Emitted {
 	t.Helper()
-	lists, err := filepath.Glob("../../[rc]*/*/metadata.yaml") // of receivers and of the collector's processors
-	if err != nil || len(lists) < 8 {
-		t.Fatalf("components' lists: %v, %v", lists, err)
-	}
-	namer := otlptranslator.MetricNamer{WithMetricSuffixes: true}
-	spelled := func(names ...string) (out []string) {
-		for _, n := range names {
-			out = append(out, strings.ReplaceAll(n, ".", "_"))
-		}
-		return out
-	}
-	out := map[string]emitted{}
-	for _, list := range lists {
-		raw, err := os.ReadFile(list)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var file struct {
-			Resource map[string]any `yaml:"resource_attributes"`
-			Metrics  map[string]struct {
-				Unit       string
-				Sum        *struct{ Monotonic bool }
-				Attributes []string
-				DCGM       []struct{ Prometheus string }
-			}
-		}
-		if err := yaml.UnmarshalWithOptions(raw, &file, yaml.AllowDuplicateMapKey()); err != nil {
-			t.Fatalf("%s: %v", list, err)
-		}
-		for name, m := range file.Metrics {
-			kind := otlptranslator.MetricType(otlptranslator.MetricTypeGauge)
-			if m.Sum != nil {
-				kind = otlptranslator.MetricTypeNonMonotonicCounter
-				if m.Sum.Monotonic {
-					kind = otlptranslator.MetricTypeMonotonicCounter
-				}
-			}
-			made, err := namer.Build(otlptranslator.Metric{Name: name, Unit: m.Unit, Type: kind})
-			if err != nil {
-				t.Fatalf("%s: %s: %v", list, name, err)
-			}
-			labels := append(spelled(m.Attributes...), "k8s_node_name")
-			labels = append(labels, spelled(slices.Collect(maps.Keys(file.Resource))...)...)
-			if slices.Contains(m.Attributes, "hw.id") && !slices.Contains(m.Attributes, "k8s.pod.uid") { // named by collector/podlabels
-				labels = append(labels, spelled("k8s.namespace.name", "k8s.pod.name", "k8s.container.name", "pitcrew.job.name", "pitcrew.rank")...)
-			}
-			out[made] = emitted{"agent", labels}
-			for _, f := range m.DCGM {
-				out[f.Prometheus] = emitted{exporter: "dcgm"}
-			}
-		}
+	out, err := metrics.Components(root)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return out
 }
 
 // An alert on invented labels passes its own test and fails on a cluster: it merges pods, or its text has holes.
 func TestTheSeriesOfTestsHaveTheLabelsThatComponentsEmit(t *testing.T) {
-	receivers, checked := receiverMetrics(t), 0
+	receivers, checked := emittedMetrics(t), 0
 	ofScrape := []string{"cluster", "instance", "job", "node", "namespace", "pod", "container", "endpoint"}
-	for _, r := range shippedRecords(t) {
-		for _, series := range []map[string]string{r.Test.Fires, r.Test.Below} {
-			for selector := range series {
-				at, err := promQL.ParseMetric(selector)
+	for _, r := range tested(t) {
+		for _, series := range r.Test.Timelines() {
+			for selector := range series.Series {
+				at, err := ruletest.PromQL.ParseMetric(selector)
 				if err != nil {
 					t.Fatal(err)
 				}
 				m, ours := receivers[at.Get(labels.MetricName)]
-				if !ours || m.labels == nil {
+				if !ours {
 					continue
 				}
 				checked++
 				at.Range(func(l labels.Label) {
-					if l.Name != labels.MetricName && !slices.Contains(m.labels, l.Name) && !slices.Contains(ofScrape, l.Name) {
+					if l.Name != labels.MetricName && !slices.Contains(m.Labels, l.Name) && !slices.Contains(ofScrape, l.Name) {
 						t.Errorf("%s %s: %s has no label %s", r.ID, r.Alert, at.Get(labels.MetricName), l.Name)
 					}
 				})
@@ -157,17 +94,17 @@ func sources(t *testing.T, folders ...string) string {
 }
 
 func TestEachKnownMetricOfOursIsEmitted(t *testing.T) {
-	receivers := receiverMetrics(t)
+	receivers := emittedMetrics(t)
 	ofHistogram := regexp.MustCompile(`_(bucket|sum|count)$`)
 	remediator, collector := sources(t, "remediator"), sources(t, "collector", "receivers")
 	ours := 0
 	for name, rows := range knownMetrics(t) {
 		for _, row := range rows {
-			switch row.exporter {
+			switch row.Exporter {
 			case "agent", "dcgm":
 				ours++
-				if receivers[name].exporter != row.exporter {
-					t.Errorf("metrics.tsv: no receiver emits %s as %s", name, row.exporter)
+				if receivers[name].Exporter != row.Exporter {
+					t.Errorf("metrics.tsv: no receiver emits %s as %s", name, row.Exporter)
 				}
 			case "remediator":
 				ours++
@@ -195,7 +132,7 @@ func TestEachKnownMetricOfOursIsEmitted(t *testing.T) {
 // asked are the metrics that an expression selects.
 func asked(t *testing.T, expr string) (names []string) {
 	t.Helper()
-	e, err := promQL.ParseExpr(expr)
+	e, err := ruletest.PromQL.ParseExpr(expr)
 	if err != nil {
 		t.Fatalf("%s: %v", expr, err)
 	}
@@ -228,15 +165,15 @@ func TestEachAlertAsksForMetricsThatTheNamedExporterEmits(t *testing.T) {
 		}
 		for name, exporter := range r.Metrics {
 			used[name] = true
-			if !slices.ContainsFunc(table[name], func(k known) bool { return k.exporter == exporter }) {
+			if !slices.ContainsFunc(table[name], func(k metrics.Known) bool { return k.Exporter == exporter }) {
 				t.Errorf("%s:%d: %s: metrics.tsv does not know %s of %s", r.File, r.Line, r.Alert, name, exporter)
 			}
 		}
 		if r.Test == nil {
 			continue
 		}
-		for _, series := range []map[string]string{r.Test.Fires, r.Test.Below} {
-			for name := range series {
+		for _, series := range r.Test.Timelines() {
+			for name := range series.Series {
 				metric, _, _ := strings.Cut(name, "{")
 				if r.Metrics[metric] == "" {
 					t.Errorf("%s:%d: %s: the test has series of %s, for which the alert does not ask", r.File, r.Line, r.Alert, metric)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/pitcrew/pitcrew/rules/ruletest"
 )
 
 // mutant is a condition that differs from a record's in one place.
@@ -41,7 +43,7 @@ func moved(v float64) []float64 {
 func (r *Record) mutants(t testing.TB) (out []mutant) {
 	t.Helper()
 	c := r.condition()
-	expr, err := promQL.ParseExpr(c.expr)
+	expr, err := ruletest.PromQL.ParseExpr(c.expr)
 	if err != nil {
 		t.Fatalf("%s:%d: %s: %v", r.File, r.Line, r.Alert, err)
 	}
@@ -92,31 +94,32 @@ func (r *Record) mutants(t testing.TB) (out []mutant) {
 }
 
 // killed reports whether the record's test would fail with this condition in its place.
-func (r *Record) killed(t testing.TB, c condition, fault, below *stored) bool {
+func (r *Record) killed(t testing.TB, c condition, lines []timeline) bool {
 	t.Helper()
 	step := time.Duration(r.Test.Step)
-	run := func(s *stored) []time.Duration {
-		return firing(t, alertingRule(t, r, c, labels.EmptyLabels()), atOnce(t, s, c.expr, step), step, s.end, nil)
+	for _, l := range lines {
+		if !l.holds(firing(t, alertingRule(t, r, c, labels.EmptyLabels()), atOnce(t, l.stored, c.expr, step), step, l.end, nil), step) {
+			return true
+		}
 	}
-	from, until, ok := span(run(fault), step)
-	return !ok || from != time.Duration(r.Test.At) || until != time.Duration(r.Test.Until) || len(run(below)) > 0
+	return false
 }
 
 func TestEachMutantOfAnAlertFailsItsTest(t *testing.T) {
 	var mu sync.Mutex
-	lines, total, alive := []string{}, 0, 0
+	report, total, alive := []string{}, 0, 0
 	t.Run("all", func(t *testing.T) {
 		for _, r := range tested(t) {
 			t.Run(r.Alert, func(t *testing.T) {
 				t.Parallel()
-				fault, below := r.stores(t)
-				if r.killed(t, r.condition(), fault, below) {
+				lines := r.timelines(t)
+				if r.killed(t, r.condition(), lines) {
 					t.Fatalf("%s:%d: fails as it is", r.File, r.Line)
 				}
 				line, dead := "", 0
 				all := r.mutants(t)
 				for _, m := range all {
-					if r.killed(t, m.condition, fault, below) {
+					if r.killed(t, m.condition, lines) {
 						dead++
 						line += "; " + m.what
 						continue
@@ -125,16 +128,16 @@ func TestEachMutantOfAnAlertFailsItsTest(t *testing.T) {
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				lines, total, alive = append(lines, fmt.Sprintf("%s: killed %d of %d%s", r.Alert, dead, len(all), line)), total+len(all), alive+len(all)-dead
+				report, total, alive = append(report, fmt.Sprintf("%s: killed %d of %d%s", r.Alert, dead, len(all), line)), total+len(all), alive+len(all)-dead
 			})
 		}
 	})
-	slices.Sort(lines)
-	for _, l := range lines {
+	slices.Sort(report)
+	for _, l := range report {
 		t.Log(l)
 	}
-	t.Logf("%d records, %d mutants, %d killed, %d alive", len(lines), total, total-alive, alive)
-	if total < 8*len(lines) { // a mutation run that mutates little proves little
-		t.Errorf("only %d mutants of %d records", total, len(lines))
+	t.Logf("%d records, %d mutants, %d killed, %d alive", len(report), total, total-alive, alive)
+	if total < 8*len(report) { // a mutation run that mutates little proves little
+		t.Errorf("only %d mutants of %d records", total, len(report))
 	}
 }

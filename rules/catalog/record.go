@@ -47,6 +47,13 @@ type Test struct {
 	Until  Duration          `yaml:"until"`  // first evaluation at which it does not fire any more
 	Below  map[string]string `yaml:"below"`  // laid over Fires: just below the threshold, never fires
 	Absent string            `yaml:"absent"` // without any series: silent or fires; default silent
+	First  *First            `yaml:"first"`  // required if a counter of the expression is sparse
+}
+
+// First is the evidence that an alert does not miss the first event: series that appear with it, where no zero was before.
+type First struct {
+	Series    map[string]string `yaml:"series"`
+	At, Until Duration
 }
 
 // Silent and fires are what an alert does without any series.
@@ -185,11 +192,23 @@ func (t *Test) check(r *Record) (faults []string) {
 	if t.At < r.For {
 		bad("at (%s) is before for (%s) is over", t.At, r.For)
 	}
-	if t.Until <= t.At {
-		bad("until (%s) must be after at (%s)", t.Until, t.At)
-	}
-	if t.At%t.Step != 0 || t.Until%t.Step != 0 {
-		bad("at (%s) and until (%s) must be multiples of step (%s)", t.At, t.Until, t.Step)
+	for _, l := range t.Timelines() {
+		name := ""
+		if l.Name == firstEvent {
+			name = "first: "
+		}
+		if len(l.Series) == 0 {
+			bad("%sseries are missing", name)
+		}
+		if l.Name == justBelow {
+			continue
+		}
+		if l.Until <= l.At {
+			bad("%suntil (%s) must be after at (%s)", name, l.Until, l.At)
+		}
+		if l.At%t.Step != 0 || l.Until%t.Step != 0 {
+			bad("%sat (%s) and until (%s) must be multiples of step (%s)", name, l.At, l.Until, t.Step)
+		}
 	}
 	return faults
 }

@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"context"
 	"math"
 	"os"
 	"strings"
@@ -11,6 +10,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/pitcrew/pitcrew/rules/ruletest"
 )
 
 func recordings(t testing.TB) []Recording {
@@ -29,12 +30,7 @@ func (r *Recording) evaluate(t testing.TB, expr string) (map[string]float64, err
 	if err != nil {
 		t.Fatalf("%s: %v", r.Name, err)
 	}
-	q, err := engine.NewInstantQuery(context.Background(), s, nil, expr, epoch.Add(time.Duration(r.Test.At)))
-	if err != nil {
-		return nil, err
-	}
-	defer q.Close()
-	v, err := q.Exec(context.Background()).Vector()
+	v, err := s.Instant(expr, epoch.Add(time.Duration(r.Test.At)))
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +46,7 @@ func (r *Recording) wrong(t testing.TB, got map[string]float64) string {
 	t.Helper()
 	var bad []string
 	for text, want := range r.Test.Want {
-		lset, err := promQL.ParseMetric(text)
+		lset, err := ruletest.PromQL.ParseMetric(text)
 		if err != nil {
 			t.Fatalf("%s: want %s: %v", r.Name, text, err)
 		}
@@ -89,7 +85,7 @@ var swapped = map[parser.ItemType][]parser.ItemType{
 func TestASwappedAggregationFailsItsTest(t *testing.T) {
 	mutants := 0
 	for _, r := range recordings(t) {
-		expr, err := promQL.ParseExpr(r.Expr)
+		expr, err := ruletest.PromQL.ParseExpr(r.Expr)
 		if err != nil {
 			t.Fatalf("%s: %v", r.Name, err)
 		}
@@ -132,7 +128,7 @@ func TestARecordingAsksForKnownMetricsOverRangesOfFourScrapes(t *testing.T) {
 				t.Errorf("%s: %s is neither in metrics.tsv nor recorded", r.Name, name)
 			}
 		}
-		expr, err := promQL.ParseExpr(r.Expr)
+		expr, err := ruletest.PromQL.ParseExpr(r.Expr)
 		if err != nil {
 			t.Fatalf("%s: %v", r.Name, err)
 		}

@@ -104,9 +104,35 @@ type Firing struct {
 	Labels, Annotations map[string]string
 }
 
+// Timeline is one of a record's test: its fault that comes and goes, what stays just below, and the first event of a new series.
+type Timeline struct {
+	Name      string
+	Series    map[string]string
+	At, Until Duration // between which the alert fires; both 0: it never fires
+}
+
+// Names of timelines.
+const (
+	comesAndGoes = "fires and clears"
+	justBelow    = "just below"
+	firstEvent   = "the first event of a new series"
+)
+
+// Timelines gives those of the record, of which the third is only there for sparse counters.
+func (t *Test) Timelines() []Timeline {
+	below := map[string]string{}
+	maps.Copy(below, t.Fires)
+	maps.Copy(below, t.Below)
+	all := []Timeline{{comesAndGoes, t.Fires, t.At, t.Until}, {justBelow, below, 0, 0}}
+	if t.First != nil {
+		all = append(all, Timeline{firstEvent, t.First.Series, t.First.At, t.First.Until})
+	}
+	return all
+}
+
 // UnitTests renders `promtool test rules` files by their path below rules/. expect gives what is expected of a record's alert in the
 // timeline of its fault.
-func UnitTests(all []Record, expect func(*Record) []Moment) map[string]string {
+func UnitTests(all []Record, expect func(*Record, Timeline) []Moment) map[string]string {
 	out := map[string]string{}
 	for i := range all {
 		r := &all[i]
@@ -117,11 +143,14 @@ func UnitTests(all []Record, expect func(*Record) []Moment) map[string]string {
 		if out[file] == "" { // promtool evaluates all tests of a file at one interval
 			out[file] = header + fmt.Sprintf("# promtool test rules rules/tests/*.yaml, with promtool of Prometheus 3\nrule_files: [../%s]\nevaluation_interval: %s\ntests:\n", r.ruleFile(), r.Test.Step)
 		}
-		below := maps.Clone(r.Test.Fires)
-		maps.Copy(below, r.Test.Below)
 		var b strings.Builder
-		r.unitTest(&b, "fires and clears", r.Test.Fires, expect(r))
-		r.unitTest(&b, "just below", below, []Moment{{At: r.Test.At}, {At: r.Test.Until - r.Test.Step}})
+		for _, line := range r.Test.Timelines() {
+			at := []Moment{{At: r.Test.At}, {At: r.Test.Until - r.Test.Step}}
+			if line.Until > 0 {
+				at = expect(r, line)
+			}
+			r.unitTest(&b, line.Name, line.Series, at)
+		}
 		out[file] += b.String()
 	}
 	return out
