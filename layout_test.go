@@ -63,7 +63,7 @@ var keepers = []struct {
 	{"github.com/open-telemetry/", "components are skins", []string{"collector", "receivers"}},
 	{"github.com/NVIDIA/", "DCGM is behind the receiver's interface", []string{"receivers/dcgmreceiver", "sandbox/libdcgm"}},
 	{"C", "without cgo all but DCGM must build", []string{"receivers/dcgmreceiver", "sandbox/libdcgm"}},
-	{"github.com/prometheus/prometheus", "rules run in one place", []string{"detector/promrules"}},
+	{"github.com/prometheus/prometheus", "rules run in one place, and their tests in another", []string{"detector/promrules", "rules/ruletest"}},
 	{"github.com/grafana/", "boards are made before; programs embed their JSON", []string{"dashboards/build"}},
 	{"gonum.org/v1/plot", "an agent draws nothing", []string{"detector/offline"}},
 	{"github.com/spf13/cobra", "engines have no flags", []string{"cmd", "collector", "sandbox"}},

@@ -70,6 +70,7 @@ func generated(t *testing.T, all []Record) map[string]string {
 	for name, text := range RecordingFiles(recordings(t)) {
 		out[filepath.Join(ruleFolder, name)] = text
 	}
+	out[filepath.Join(ruleFolder, InhibitFile)] = InhibitRules(all)
 	out["../../docs/alerts.md"] = Table(all)
 	for i := range all {
 		if all[i].Stability == "stable" {

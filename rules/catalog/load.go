@@ -38,6 +38,7 @@ func Load(f fs.FS) ([]Record, error) {
 		all, faults = append(all, records...), append(faults, bad...)
 	}
 	faults = append(faults, twice(all)...)
+	faults = append(faults, linked(all)...)
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}

@@ -70,6 +70,7 @@ func (r *Record) head() string {
 		absent = "fires"
 	}
 	fmt.Fprintf(&b, "| without data | %s |\n", absent)
+	b.WriteString(r.explained())
 	if r.Gateway != "" {
 		fmt.Fprintf(&b, "| policy signal | `rule/%s`, from a gateway |\n", r.Alert)
 	}

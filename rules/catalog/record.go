@@ -24,13 +24,16 @@ type Record struct {
 	Impact        string            `yaml:"impact"`
 	Action        string            `yaml:"action"` // what Pitcrew does about it
 	Thresholds    []Threshold       `yaml:"thresholds"`
-	Metrics       map[string]string `yaml:"metrics"` // name: exporter
-	Needs         string            `yaml:"needs"`   // what must be switched on for the metrics to be there
+	Metrics       map[string]string `yaml:"metrics"`      // name: exporter
+	Needs         string            `yaml:"needs"`        // what must be switched on for the metrics to be there
+	ExplainedBy   []string          `yaml:"explained_by"` // alerts, and signals of findings, that mute it on their node
 	Test          *Test             `yaml:"test"`
 
 	Area string `yaml:"-"`
 	File string `yaml:"-"`
 	Line int    `yaml:"-"`
+
+	named bool // an inhibit rule names it
 }
 
 // Threshold is a number of the expression and where it comes from.

@@ -16,7 +16,11 @@ func (r *Record) Page() string { return r.Alert + ".md" }
 
 // labels that the alert has besides those of its series.
 func (r *Record) labels() map[string]string {
-	return map[string]string{"severity": r.Severity, "area": r.Area}
+	out := map[string]string{"severity": r.Severity, "area": r.Area}
+	if node := r.nodeTemplate(); node != "" {
+		out["node"] = node
+	}
+	return out
 }
 
 // annotations in the order in which they are written.
@@ -36,7 +40,11 @@ func (r *Record) rule(b *strings.Builder) {
 	if r.KeepFiringFor > 0 {
 		fmt.Fprintf(b, "    keep_firing_for: %s\n", r.KeepFiringFor)
 	}
-	fmt.Fprintf(b, "    labels: {severity: %s, area: %s}\n    annotations:\n", r.Severity, r.Area)
+	node := ""
+	if from := r.nodeTemplate(); from != "" {
+		node = ", node: " + quote(from)
+	}
+	fmt.Fprintf(b, "    labels: {severity: %s, area: %s%s}\n    annotations:\n", r.Severity, r.Area, node)
 	for _, a := range r.annotations() {
 		fmt.Fprintf(b, "      %s: %s\n", a[0], quote(a[1]))
 	}
