@@ -182,3 +182,23 @@ func (s *server) query(endpoint string) http.HandlerFunc {
 		_, _ = w.Write(body)
 	}
 }
+
+// Reachable asks the Prometheus of the options one cheap query. The error says why it does not answer.
+func Reachable(ctx context.Context, o Options) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(o.Prometheus, "/")+"/api/v1/query?query=1", nil)
+	if err != nil {
+		return err
+	}
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s to a query", res.Status)
+	}
+	return nil
+}

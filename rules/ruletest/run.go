@@ -154,6 +154,7 @@ func (f *file) run(t test, paths []string) (failures []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	all = t.needed(all)
 	s, step := &Store{}, time.Duration(f.Interval)
 	for _, x := range t.Series {
 		if err := s.AddSeries(x.Series, x.Values, Epoch, time.Duration(cmp.Or(t.Interval, f.Interval))); err != nil {
@@ -228,6 +229,27 @@ func (f *file) run(t test, paths []string) (failures []string, err error) {
 		}
 	}
 	return failures, nil
+}
+
+// needed leaves out alerting rules of which the test asks nothing, unless something reads the series of alerts.
+func (t *test) needed(all []rules.Rule) []rules.Rule {
+	reads := func(expr string) bool { return strings.Contains(expr, "ALERTS") }
+	for _, e := range t.Exprs {
+		if reads(e.Expr) {
+			return all
+		}
+	}
+	if slices.ContainsFunc(all, func(r rules.Rule) bool { return reads(r.Query().String()) }) {
+		return all
+	}
+	return slices.DeleteFunc(all, func(r rules.Rule) bool {
+		_, alerts := r.(*rules.AlertingRule)
+		asked := false
+		for _, a := range t.Alerts {
+			asked = asked || a.Alert == r.Name()
+		}
+		return alerts && !asked
+	})
 }
 
 // same compares values, with fuzzy_compare also their neighbors.

@@ -118,6 +118,9 @@ func previewCommand() *cobra.Command {
 				return fmt.Errorf("%w; choose another address with --listen", err)
 			}
 			fmt.Fprintf(c.OutOrStdout(), "http://%s\n", l.Addr())
+			if err := preview.Reachable(c.Context(), o); err != nil {
+				fmt.Fprintf(c.ErrOrStderr(), "warning: Prometheus cannot be queried: %v; panels stay empty until it answers, or start again with --prometheus\n", err)
+			}
 			return serve(c.Context(), l, h)
 		},
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,6 +60,29 @@ func TestExportWritesWhatGrafanaImports(t *testing.T) {
 	for _, args := range [][]string{{"export"}, {"export", "fleet", "node"}, {"export", "flet"}} {
 		if _, _, err := run(t, args...); exit.Code(err) != exit.Usage {
 			t.Errorf("%v: exit code %d, %v", args, exit.Code(err), err)
+		}
+	}
+}
+
+func TestThePreviewWarnsIfPrometheusDoesNotAnswer(t *testing.T) {
+	answers := func(code int) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	for address, want := range map[string]string{answers(200): "", answers(200) + "/": "", answers(401): "warning: Prometheus cannot be queried: it answers 401", "http://127.0.0.1:1": "warning: Prometheus cannot be queried"} {
+		ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
+		c := Command()
+		var said bytes.Buffer
+		c.SetArgs([]string{"preview", "--listen", "127.0.0.1:0", "--prometheus", address})
+		c.SetOut(io.Discard)
+		c.SetErr(&said)
+		if err := c.ExecuteContext(ctx); err != nil {
+			t.Error(err)
+		}
+		stop()
+		if got := said.String(); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: got %q, want %q", address, got, want)
 		}
 	}
 }

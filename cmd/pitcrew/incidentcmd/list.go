@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -86,6 +87,27 @@ func (f *filter) of(all []incident.Incident, now time.Time) []incident.Incident 
 	return out
 }
 
+// hint helps with a signal that no incident has, such as xid in place of xid/79. It is empty otherwise.
+func (f *filter) hint(all []incident.Incident) string {
+	if f.signal == "" {
+		return ""
+	}
+	seen := map[string]bool{}
+	for k := range all {
+		for _, x := range all[k].Faults {
+			if matches(f.signal, x.Signal) {
+				return ""
+			}
+			seen[x.Signal] = true
+		}
+	}
+	out := fmt.Sprintf("no incident has signal %q; a signal is KIND/NAME, such as xid/79 or rank/dead, and xid/* matches all of a kind", f.signal)
+	if names := slices.Sorted(maps.Keys(seen)); len(names) > 0 {
+		out += "; recorded: " + strings.Join(names[:min(len(names), 8)], ", ")
+	}
+	return out
+}
+
 // newest lists all incidents, newest first.
 func newest(ctx context.Context, s store) ([]incident.Incident, error) {
 	all, err := s.List(ctx)
@@ -111,6 +133,9 @@ func list(f *connect.Flags) *cobra.Command {
 					return err
 				}
 				out := want.of(all, time.Now())
+				if hint := want.hint(all); hint != "" && !f.Structured() {
+					fmt.Fprintln(c.ErrOrStderr(), hint)
+				}
 				if done, err := f.Encode(c.OutOrStdout(), out); done {
 					return err
 				}

@@ -29,6 +29,15 @@ func fill(t *testing.T, b *bus.Bus) {
 	}
 }
 
+func TestASignalThatNoIncidentHasIsExplained(t *testing.T) {
+	all := []incident.Incident{{Faults: []incident.Fault{{Signal: "xid/79"}}}, {Faults: []incident.Fault{{Signal: "rank/dead"}}}}
+	for signal, want := range map[string]string{"": "", "xid/79": "", "xid/*": "", "xid": "KIND/NAME, such as xid/79", "xid/97": "recorded: rank/dead, xid/79"} {
+		if got := (&filter{signal: signal, open: true}).hint(all); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: got %q, want %q", signal, got, want)
+		}
+	}
+}
+
 func TestTheListShowsWhatTheFlagsSelect(t *testing.T) {
 	b, say := newBus(t)
 	fill(t, b)

@@ -21,8 +21,8 @@ import (
 
 // Commands are `pitcrew rules` and `pitcrew runbook`.
 func Commands() []*cobra.Command {
-	c := &cobra.Command{Use: "rules", Short: "List the alerts that Pitcrew ships, and write their Prometheus rule files"}
-	c.AddCommand(list(), render())
+	c := &cobra.Command{Use: "rules", Short: "List the alerts that Pitcrew ships, write their Prometheus rule files, and test rule files"}
+	c.AddCommand(list(), render(), test())
 	return []*cobra.Command{c, runbook()}
 }
 
@@ -143,6 +143,7 @@ func rendered(base string) (map[string]string, error) {
 	}
 	files := catalog.RuleFiles(records)
 	maps.Copy(files, catalog.RecordingFiles(recordings))
+	files[catalog.InhibitFile] = catalog.InhibitRules(records)
 	for name, text := range files {
 		if base != "" {
 			files[name] = strings.ReplaceAll(text, runbooks.DefaultBase, strings.TrimSuffix(base, "/")+"/")
