@@ -27,7 +27,7 @@ var rooms = []room{
 	{name: "semconv"},
 	{name: "event"},
 	{name: "docs"},
-	{name: "rules", may: []string{"docs"}},
+	{name: "rules", may: []string{"semconv", "docs"}},
 	{name: "hook", base: true},
 	{name: "deploy"},
 	{name: "dashboards", base: true},

@@ -15,6 +15,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/prometheus/otlptranslator"
+
+	"github.com/pitcrew/pitcrew/semconv"
 )
 
 // Known is a row of metrics.tsv.
@@ -96,9 +98,9 @@ func Components(root string) (map[string]Emitted, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %s: %w", list, name, err)
 			}
-			labels := slices.Concat(spelled(m.Attributes...), resource, []string{"k8s_node_name"}) // a container's series are of the agent's resource
-			if slices.Contains(m.Attributes, "hw.id") && !slices.Contains(m.Attributes, "k8s.pod.uid") {
-				labels = append(labels, spelled("k8s.namespace.name", "k8s.pod.name", "k8s.container.name", "pitcrew.job.name", "pitcrew.rank")...) // by collector/podlabels
+			labels := slices.Concat(spelled(m.Attributes...), resource, spelled(semconv.K8sNodeName)) // a container's series are of the agent's resource
+			if slices.Contains(m.Attributes, semconv.HWID) && !slices.Contains(m.Attributes, semconv.K8sPodUID) {
+				labels = append(labels, spelled(semconv.K8sNamespaceName, semconv.K8sPodName, semconv.K8sContainerName, semconv.JobName, semconv.Rank)...) // by collector/podlabels
 			}
 			out[made] = Emitted{Exporter: "agent", Labels: labels}
 			for _, f := range m.DCGM {

@@ -233,7 +233,7 @@ func (f *file) run(t test, paths []string) (failures []string, err error) {
 
 // needed leaves out alerting rules of which the test asks nothing, unless something reads the series of alerts.
 func (t *test) needed(all []rules.Rule) []rules.Rule {
-	reads := func(expr string) bool { return strings.Contains(expr, "ALERTS") }
+	reads := func(expr string) bool { return strings.Contains(expr, "ALERTS") || strings.Contains(expr, "__name__") }
 	for _, e := range t.Exprs {
 		if reads(e.Expr) {
 			return all

@@ -78,7 +78,7 @@ func TestATestPassesAndEachWrongExpectationFails(t *testing.T) {
 		"it should fire and is not": {"eval_time: 6m, alertname: High", "eval_time: 2m, alertname: High", "2m: alert High: got nothing"},
 		"another label":             {"job: a, severity", "job: b, severity", "6m: alert High"},
 		"another annotation":        {"job a has 6", "job a has 7", "6m: alert High"},
-		"another value":             {"value: 6", "value: 7", "4m: job:x:sum: got job:x:sum{job=\"a\"} 6, want job:x:sum{job=\"a\"} 7"},
+		"another value":             {"value: 6", "value: 7", `4m: job:x:sum: got {__name__="job:x:sum", job="a"} 6, want {__name__="job:x:sum", job="a"} 7`},
 		"a sample too many":         {"exp_samples: []", "exp_samples: [{labels: 'ALERTS', value: 1}]", "19m: ALERTS"},
 		"a series that is none":     {"'1x3 4x10 _x5'", "'1xx'", "series x{job="},
 		"a query that is none":      {"expr: 'job:x:sum'", "expr: 'job:x:sum('", "4m: job:x:sum("},
