@@ -19,7 +19,7 @@ func test() *cobra.Command {
 		Long: `Run unit tests of Prometheus rule files, in the format of promtool test rules. They are evaluated with Prometheus' own query
 engine and alert states, as Pitcrew's own rules are. Native histograms in expectations are not read.
 
-The exit code is 0 if all tests pass, 7 if one fails, 2 if a file cannot be read as tests, and 3 if it is not there.`,
+The exit code is 0 if all tests pass, 7 if one fails, 2 if a file cannot be read as tests, and 3 if it does not exist.`,
 		Example: "  pitcrew rules test rules/tests/*.yaml\n  pitcrew rules test -o json my-tests.yaml",
 		RunE: func(c *cobra.Command, files []string) error {
 			if err := o.Check(); err != nil {
