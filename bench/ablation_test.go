@@ -17,21 +17,6 @@ func onRuns(t *testing.T, judge func(t *testing.T, runs []*TrainingRun)) {
 	t.Run("recorded", func(t *testing.T) { judge(t, recordings(t)) })
 }
 
-// quiet counts onsets in runs without faults.
-func quiet(runs []*TrainingRun, m Mode) (onsets int, hours float64) {
-	past := refs(runs)
-	for _, r := range runs {
-		ps := replay(r, nil, m, 0, past[r.ID])
-		hours += ps[len(ps)-1].t / 3600
-		for _, p := range ps {
-			if p.rise {
-				onsets++
-			}
-		}
-	}
-	return onsets, hours
-}
-
 func TestWithoutPhasesTheToldRunsAreFullOfFalseOnsets(t *testing.T) {
 	onRuns(t, func(t *testing.T, runs []*TrainingRun) {
 		with, hours := quiet(runs, Told)

@@ -59,18 +59,19 @@ type AskedFigures struct {
 
 // Report is what `make bench-detector` writes.
 type Report struct {
-	Seed       uint64          `json:"seed"`
-	StateBytes int             `json:"core_state_bytes_per_series"`
-	NanosEach  float64         `json:"processor_ns_per_sample_in_replay"` // engine alone, one series at a time, hot
-	Injections int             `json:"injections"`
-	Modes      []ModeFigures   `json:"training_steps"`
-	Folds      []FoldFigures   `json:"training_steps_by_half_of_the_records"`
-	Asked      []AskedFigures  `json:"asked_against_seen"`
-	Peers      *PeerFigures    `json:"peers"`
-	Classes    *ClassFigures   `json:"classes"`
-	ColdStart  *ColdFigures    `json:"cold_start"`
-	Gateway    *GatewayFigures `json:"runs_in_order_through_a_gateway"`
-	NAB        *NABFigures     `json:"numenta_half"`
+	Seed       uint64             `json:"seed"`
+	StateBytes int                `json:"core_state_bytes_per_series"`
+	NanosEach  float64            `json:"processor_ns_per_sample_in_replay"` // engine alone, one series at a time, hot
+	Injections int                `json:"injections"`
+	Modes      []ModeFigures      `json:"training_steps"`
+	Announced  []AnnouncedFigures `json:"training_steps_announced_late_early_or_never"`
+	Folds      []FoldFigures      `json:"training_steps_by_half_of_the_records"`
+	Asked      []AskedFigures     `json:"asked_against_seen"`
+	Peers      *PeerFigures       `json:"peers"`
+	Classes    *ClassFigures      `json:"classes"`
+	ColdStart  *ColdFigures       `json:"cold_start"`
+	Gateway    *GatewayFigures    `json:"runs_in_order_through_a_gateway"`
+	NAB        *NABFigures        `json:"numenta_half"`
 }
 
 // Quality measures the engine of single series on the training runs below dir.
@@ -94,6 +95,7 @@ func Quality(dir string) (*Report, error) {
 		}
 		r.Modes = append(r.Modes, f)
 	}
+	r.Announced = announcements(runs)
 	r.Folds = folds(runs, past)
 	for _, a := range []float64{30, 8, 1, series.AskedShipped} {
 		r.Asked = append(r.Asked, asked(a, runs))

@@ -26,6 +26,10 @@ func (s *state) begin(k uint8, y float64) {
 	}
 	s.keep(y)
 	if s.n[k]%ringSize == 0 {
+		if s.old != 0 && s.recent == 0 && s.what == 0 && s.since <= guardSibling && s.mixed() {
+			s.n[k] = ringSize / 2 // four more values; guardSibling bounds how often
+			return
+		}
 		s.start(k)
 		s.carried(k)
 	}
@@ -35,6 +39,19 @@ func (s *state) begin(k uint8, y float64) {
 func (s *state) keep(y float64) {
 	s.ring[s.at&(ringSize-1)] = float32(y)
 	s.at++
+}
+
+// mixed reports whether the ring holds values of two levels: its halves differ. Each half has as many odd as even steps.
+func (s *state) mixed() bool {
+	d := float32(0)
+	for i := range s.ring {
+		x := s.ring[(int(s.at)+i)&(ringSize-1)]
+		if i < ringSize/2 {
+			x = -x
+		}
+		d += x / (ringSize / 2)
+	}
+	return abs32(d) > float32(leanEach*s.unitOf(0))
 }
 
 // side is how far the sample at hand lies above the baseline for being an odd or an even step.
@@ -121,15 +138,22 @@ func (s *state) displaced(k uint8) float32 {
 // carried takes a fault that was there before a told change out of the new baseline: it lasts, as far as anyone knows. Where the
 // level before the change is the level after it, there was no fault: the change was told some steps late.
 func (s *state) carried(k uint8) {
-	if s.recent != 0 && math.Abs(float64(s.loc[k]-s.old)/s.unitOf(k)-float64(s.recent)) > sameLevel {
+	if s.recent != 0 && math.Abs(float64(s.loc[k]-s.old)/s.unitOf(k)-float64(s.recent)) > max(sameLevel, sameShare*math.Abs(float64(s.recent))) {
 		s.loc[k] -= float32(float64(s.recent) * s.unitOf(k))
+	}
+	if s.recent != 0 { // the change was seen before it was announced: what comes next is not its level coming late
+		s.old = 0
 	}
 }
 
-// moved says whether a baseline was learnt too early after a told change: at the old level, which the series then left.
+// moved reports whether a baseline was learned too early after an announced change: it is nearer to the old level than to the present one.
+// A ring with values from before and after a change puts it between both.
 func (s *state) moved(k uint8) bool {
-	return s.is(flagTold) && s.what == 0 && s.old != 0 && s.n[k] >= ringSize && s.n[k] < lateSamples &&
-		(s.leaning >= leanRow || s.leaning <= -leanRow) && math.Abs(float64(s.loc[k]-s.old)/s.unitOf(k)) < sameLevel
+	if !s.is(flagTold) || s.what != 0 || s.old == 0 || s.n[k] < ringSize || s.n[k] >= lateSamples || s.leaning < leanRow && s.leaning > -leanRow {
+		return false
+	}
+	learnt, now := float64(s.loc[k]-s.old)/s.unitOf(k), float64(s.displaced(k))
+	return math.Abs(learnt) < max(sameLevel, math.Abs(learnt+now)/2)
 }
 
 // learn moves the baseline. While the short evidence has left the long one it learns slowly: a fault must not become normal

@@ -111,10 +111,13 @@ const (
 	acceptUntold  = 8.0   // … and of one that nobody told of: it is information, and what follows must not hide behind it
 	levelMost     = 0.025 // between the last values and all of a finding: it is a level
 	sameLevel     = 0.04
-	lateSamples   = 24 // of a new workload: so late may its level come
-	mostOfRing    = 5  // of eight samples
-	closeSamples  = 3  // in a row within the band that end a finding
-	gapIntervals  = 5  // and gapSeconds: a longer silence restarts the evidence
+	waitSamples   = 24   // after the onset: so late may a change be announced, …
+	waitSeconds   = 5.0  // … at most, a third of the time that a finding must last to act
+	sameShare     = 0.25 // … or of the displacement: the level stayed the same
+	lateSamples   = 64   // of a new workload: so late may its level come
+	mostOfRing    = 5    // of eight samples
+	closeSamples  = 3    // in a row within the band that end a finding
+	gapIntervals  = 5    // and gapSeconds: a longer silence restarts the evidence
 	gapSeconds    = 60.0
 	stallRatio    = 3.0 // a value and an interval that many times the expected …
 	stallSeconds  = 1.5 // … and at least so much longer are a stall

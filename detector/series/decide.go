@@ -94,7 +94,7 @@ func (e *Engine) decide(id ID, s *state, k uint8, x *Sample, v, ref, r, raw, dt,
 		case stall && s.until == 0:
 			w, score = Stall, max(score, 0.9)
 		case guard:
-		case z >= 1 && s.most():
+		case z >= 1 && s.most() && !e.early(s):
 			w = Spike
 			if zf < 1 {
 				w = Drift
@@ -171,6 +171,12 @@ func (e *Engine) decide(id ID, s *state, k uint8, x *Sample, v, ref, r, raw, dt,
 		return score, Accepted
 	}
 	return score, None
+}
+
+// early reports whether an announcement may still come: whoever announces a change may be some steps late. A finding must last for longer
+// than that from its onset before it acts, so no action is delayed. If many onsets are asked for, there is no wait.
+func (e *Engine) early(s *state) bool {
+	return s.flags&(flagTold|flagSibling) == flagTold && s.lead < e.share*min(waitSamples*s.every, waitSeconds)
 }
 
 // restart takes the last values as the baseline; what is known of odd and even steps holds. Of phases other than the steps there are

@@ -210,7 +210,7 @@ func TestDirectionsOutliveARestartAndAnOlderSnapshotHasNone(t *testing.T) {
 	xs := stretch(3, 240, between(120, 999, 0.7))
 	cut := 0
 	for cut = range xs {
-		if xs[cut].T > 123e9 { // the finding is open
+		if xs[cut].T > 123e9+waitSeconds*1e9 { // the finding is open
 			break
 		}
 	}

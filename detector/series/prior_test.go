@@ -30,7 +30,7 @@ func TestASeriesThatIsSlowFromItsFirstSampleIsFoundByItsPriorAlone(t *testing.T)
 		first  int // sample that opens a finding, at most; 0: none may
 	}{
 		{"without a prior it is taken for normal", nil, 1.3, 0, 0},
-		{"with one it is found", &Prior{Level: 0.1, Noise: 0.01}, 1.3, 0, 20},
+		{"with one it is found", &Prior{Level: 0.1, Noise: 0.01}, 1.3, 0, 20 + waitSamples},
 		{"against siblings too", &Prior{Noise: 0.01, Reference: true}, 1.3, 0.1, 20},
 		{"a healthy one is quiet", &Prior{Level: 0.1, Noise: 0.01}, 1, 0, 0},
 		{"and so is one that is as far off as runs of a class are", &Prior{Noise: 0.01, Reference: true}, 1, 0.103, 0},

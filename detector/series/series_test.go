@@ -328,7 +328,7 @@ func TestMoreIsFoundWhereMoreIsAskedFor(t *testing.T) {
 }
 
 func TestTheRatioOfAnOpenFindingIsOneToTheExpectedLevel(t *testing.T) {
-	xs := job{ms: 100, noise: 0.02, factor: 1.5, from: 500, to: 600, steps: 510, seed: 2}.samples()
+	xs := job{ms: 100, noise: 0.02, factor: 1.5, from: 500, to: 600, steps: 505 + waitSamples, seed: 2}.samples()
 	_, e := run(t, Config{}, xs)
 	f := e.Finding(0)
 	if f == nil || f.State != StateOpen || f.Ratio < 1.05 || f.Ratio > 1.5 {
