@@ -146,14 +146,10 @@ func (s *state) carried(k uint8) {
 	}
 }
 
-// moved reports whether a baseline was learned too early after an announced change: it is nearer to the old level than to the present one.
-// A ring with values from before and after a change puts it between both.
+// moved reports whether a baseline was learned too early after an announced change: at the old level, which the series then left.
 func (s *state) moved(k uint8) bool {
-	if !s.is(flagTold) || s.what != 0 || s.old == 0 || s.n[k] < ringSize || s.n[k] >= lateSamples || s.leaning < leanRow && s.leaning > -leanRow {
-		return false
-	}
-	learnt, now := float64(s.loc[k]-s.old)/s.unitOf(k), float64(s.displaced(k))
-	return math.Abs(learnt) < max(sameLevel, math.Abs(learnt+now)/2)
+	return s.is(flagTold) && s.what == 0 && s.old != 0 && s.n[k] >= ringSize && s.n[k] < lateSamples &&
+		(s.leaning >= leanRow || s.leaning <= -leanRow) && math.Abs(float64(s.loc[k]-s.old)/s.unitOf(k)) < sameLevel
 }
 
 // learn moves the baseline. While the short evidence has left the long one it learns slowly: a fault must not become normal
