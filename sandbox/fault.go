@@ -25,8 +25,11 @@ const (
 	NodeLost     FaultKind = "node-lost"     // power cut
 )
 
-// FaultKinds lists what a job does not survive by itself, in a fixed order. SlowFaults are others.
+// FaultKinds lists what a job does not survive by itself, in a fixed order. SlowFaults and UnconfirmedFaults are others.
 var FaultKinds = []FaultKind{ECCDegrading, XID79, GPULost, XID48, RankKilled, RankHung, NodeLost}
+
+// AllFaults lists every kind, in a fixed order.
+func AllFaults() []FaultKind { return slices.Concat(FaultKinds, SlowFaults, UnconfirmedFaults) }
 
 // Fault says what to break: on a Node its GPU (for a rank fault the worker of that local rank), or, with Node empty, where the
 // running Rank is.
@@ -87,7 +90,7 @@ func (s *Sandbox) Ranks() []Rank {
 func (s *Sandbox) Fault(_ context.Context, f Fault) (Injected, error) {
 	s.faults.Lock()
 	defer s.faults.Unlock()
-	if all := slices.Concat(FaultKinds, SlowFaults); !slices.Contains(all, f.Kind) {
+	if all := AllFaults(); !slices.Contains(all, f.Kind) {
 		return Injected{}, fmt.Errorf("sandbox: unknown fault %q: want one of %s", f.Kind, strings.Trim(fmt.Sprint(all), "[]"))
 	}
 	onRank := f.Kind == RankKilled || f.Kind == RankHung
@@ -113,7 +116,7 @@ func (s *Sandbox) Fault(_ context.Context, f Fault) (Injected, error) {
 	if onRank {
 		in.PID = rank.PID
 	}
-	if slices.Contains(SlowFaults, f.Kind) {
+	if _, slow := slowFaults[f.Kind]; slow {
 		return in, n.slow(in)
 	}
 	return in, n.fail(in)

@@ -37,6 +37,7 @@ print("%.2f %.2f" % (gpu.slowdown(), gpu.launch() / 1e9))`, dir)
 		{"slow", Pace{Slow: 1.3}, "1.30 0.00"},
 		{"drifted to its limit", Pace{Slow: 1, PerS: 1, Since: now - 100, Limit: 1.4}, "1.40 0.00"},
 		{"a spike", Pace{Launch: 0.06, Until: now + 60}, "1.00 0.06"},
+		{"a launch latency that stays", Pace{Launch: 0.06}, "1.00 0.06"},
 		{"a spike that is over", Pace{Launch: 0.06, Until: now - 1}, "1.00 0.00"},
 		{"healthy again", Pace{}, "1.00 0.00"},
 	} {

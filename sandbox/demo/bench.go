@@ -54,13 +54,15 @@ type Bench struct {
 	ByFault   map[string]Quantiles            `json:"by_fault"`
 	Phases    map[string]Quantiles            `json:"phases"`
 	ByBoth    map[string]map[string]Quantiles `json:"phases_by_fault"`
+	FullSpeed map[string]Quantiles            `json:"full_speed_by_fault"`        // of slow faults: from the fault until all ranks step at full speed
+	Saved     map[string]float64              `json:"gpu_seconds_saved_per_hour"` // by slow fault, mean
 	Runs      []Result                        `json:"runs"`
 }
 
 // plan cycles through faults, ranks and workload kinds so that each prefix of it is as mixed as it can be.
 func plan(n int, launcher string) []Scenario {
 	out := make([]Scenario, n)
-	faults := sandbox.FaultKinds
+	faults := healed
 	for k := range out {
 		fault, round := k%len(faults), k/len(faults)
 		out[k] = Scenario{
@@ -72,31 +74,46 @@ func plan(n int, launcher string) []Scenario {
 }
 
 func bench(ctx context.Context, n int, launcher, out, dir string, progress io.Writer) (Bench, error) {
-	s, err := SetUp(ctx, StageOptions{Dir: dir, JobSet: true, Auth: true, Progress: progress, Policies: Relaxed})
-	if err != nil {
-		return Bench{}, err
-	}
-	defer s.Close()
 	b := Bench{When: time.Now().UTC(), Machine: machine(), Launcher: launcher, N: n,
 		Simulated: "GPUs, nodes and network are simulated on one machine; control plane, NATS, gloo ranks and checkpoints are real; no CUDA, NCCL, image pull"}
+	byStage := map[bool][]Scenario{}
+	for _, c := range plan(n, launcher) {
+		byStage[c.Slow()] = append(byStage[c.Slow()], c)
+	}
+	for _, slow := range []bool{false, true} {
+		if len(byStage[slow]) == 0 {
+			continue
+		}
+		if err := b.stage(ctx, byStage[slow], StageOptions{Dir: dir, JobSet: true, Auth: true, Progress: progress, Policies: Relaxed}); err != nil {
+			return b, err
+		}
+	}
+	b.summarise()
+	return b, write(out, b)
+}
+
+// stage runs scenarios of one kind on a sandbox of their own.
+func (b *Bench) stage(ctx context.Context, all []Scenario, o StageOptions) error {
+	s, err := SetUp(ctx, all[0].on(o))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	from := len(b.Runs)
 	var dirs []string
-	for k, c := range plan(n, launcher) {
-		r, dir := s.one(ctx, fmt.Sprintf("run-%d", k), c)
+	for k, c := range all {
+		r, dir := s.Try(ctx, fmt.Sprintf("run-%d", k), c)
 		if ctx.Err() != nil {
-			return b, ctx.Err()
+			return ctx.Err()
 		}
 		b.Runs, dirs = append(b.Runs, r), append(dirs, dir)
 		state := "ok"
 		if !r.OK {
 			state = "FAILED: " + strings.Join(r.Why, "; ")
 		}
-		s.say("%3d/%d  %-14s rank %d  %-7s %6.2f s  %s", k+1, n, r.Fault, r.Rank, r.Workload, r.RecoveredS, state)
+		s.say("%3d/%d  %-16s rank %d  %-7s %6.2f s  %s", len(b.Runs), b.N, r.Fault, r.Rank, r.Workload, r.RecoveredS, state)
 	}
-	if err := s.compareLosses(ctx, &b, dirs); err != nil {
-		return b, err
-	}
-	b.summarise()
-	return b, write(out, b)
+	return s.compareLosses(ctx, all[0].world(), b.Runs[from:], dirs)
 }
 
 // Relaxed takes back the guards that a sandbox trips which is hurt again and again on purpose; an operator would repair in between.
@@ -108,15 +125,15 @@ func Relaxed(ps []policy.Policy) []policy.Policy {
 	})
 }
 
-// one runs a scenario on a job of its own and makes the sandbox whole again.
-func (s *Stage) one(ctx context.Context, name string, c Scenario) (Result, string) {
+// Try runs a scenario on a job of its own and makes the sandbox whole again. It returns the directory of the ranks' logs too.
+func (s *Stage) Try(ctx context.Context, name string, c Scenario) (Result, string) {
 	r := Result{Fault: string(c.Fault), Rank: c.Rank, Launcher: c.Launcher, Workload: c.Workload, Trainer: s.trainer}
 	j, err := s.Submit(ctx, name, c)
 	if err != nil {
 		r.fail("submit: %v", err)
 		return r, ""
 	}
-	if err := s.Reached(ctx, j, warmSteps, startsWithin); err != nil {
+	if err := s.Reached(ctx, j, c.warm(), startsWithin); err != nil {
 		r.fail("%v", err)
 	} else {
 		began := time.Now()
@@ -190,32 +207,32 @@ func (s *Stage) Uncordon(ctx context.Context, name string) error {
 	})
 }
 
-// compareLosses runs the training once without interruption and holds every run's losses against it.
-func (s *Stage) compareLosses(ctx context.Context, b *Bench, dirs []string) error {
+// compareLosses runs the training of a world's size once without interruption and holds every run's losses against it.
+func (s *Stage) compareLosses(ctx context.Context, world int, runs []Result, dirs []string) error {
 	if s.trainer != "torch" {
 		return nil
 	}
 	most := int64(0)
 	for _, d := range dirs {
-		for rank := range WorldSize {
+		for rank := range world {
 			if last, err := lastStep(d, rank); err == nil {
 				most = max(most, last)
 			}
 		}
 	}
 	s.say("comparing every loss with an uninterrupted run of %d steps", most)
-	ref, err := s.reference(ctx, most)
+	ref, err := s.reference(ctx, world, most)
 	if err != nil {
 		return err
 	}
 	for k, d := range dirs {
-		if !b.Runs[k].OK {
+		if !runs[k].OK {
 			continue
 		}
 		if why, err := differs(d, ref); err != nil {
 			return err
 		} else if why != "" {
-			b.Runs[k].fail("%s", why)
+			runs[k].fail("%s", why)
 		}
 	}
 	return nil
@@ -223,6 +240,7 @@ func (s *Stage) compareLosses(ctx context.Context, b *Bench, dirs []string) erro
 
 func (b *Bench) summarise() {
 	total, phase := map[string][]float64{}, map[string]map[string][]float64{}
+	full, saved := map[string][]float64{}, map[string][]float64{}
 	var all []float64
 	for _, r := range b.Runs {
 		if !r.OK {
@@ -231,6 +249,9 @@ func (b *Bench) summarise() {
 		b.OK++
 		all = append(all, r.RecoveredS)
 		total[r.Fault] = append(total[r.Fault], r.RecoveredS)
+		if r.Slowed != nil {
+			full[r.Fault], saved[r.Fault] = append(full[r.Fault], r.FullSpeedS), append(saved[r.Fault], r.SavedPerHour)
+		}
 		for _, key := range []string{"", r.Fault} {
 			if phase[key] == nil {
 				phase[key] = map[string][]float64{}
@@ -246,6 +267,10 @@ func (b *Bench) summarise() {
 		for p, x := range phase[f] {
 			b.ByBoth[f][p] = quantiles(x)
 		}
+	}
+	b.FullSpeed, b.Saved = map[string]Quantiles{}, map[string]float64{}
+	for f := range full {
+		b.FullSpeed[f], b.Saved[f] = quantiles(full[f]), quantiles(saved[f]).Mean
 	}
 	for p, x := range phase[""] {
 		b.Phases[p] = quantiles(x)
@@ -263,7 +288,7 @@ func (b Bench) Table(out io.Writer) error {
 		}
 		fmt.Fprintf(w, "%.2f\t%.2f\t%.2f\t\n", q.P50, q.P95, q.Mean)
 	}
-	for _, f := range sandbox.FaultKinds {
+	for _, f := range healed {
 		if q, ok := b.ByFault[string(f)]; ok {
 			row(string(f), q, b.ByBoth[string(f)])
 		}
@@ -272,8 +297,26 @@ func (b Bench) Table(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	if err := b.slowTable(out); err != nil {
+		return err
+	}
 	_, err := fmt.Fprintf(out, "\n%d of %d ok; launcher %s; seconds, phases as medians; %s\n%s\n", b.OK, b.N, b.Launcher, b.Machine, b.Simulated)
 	return err
+}
+
+// slowTable prints what slow faults cost and what moving their ranks saved.
+func (b Bench) slowTable(out io.Writer) error {
+	if len(b.FullSpeed) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "\nslow fault\tn\tfull speed p50\tp95\tGPU-seconds saved an hour\t\n")
+	for _, f := range sandbox.SlowFaults {
+		if q, ok := b.FullSpeed[string(f)]; ok {
+			fmt.Fprintf(w, "%s\t%d\t%.1f\t%.1f\t%.0f\t\n", f, q.N, q.P50, q.P95, b.Saved[string(f)])
+		}
+	}
+	return w.Flush()
 }
 
 func machine() string {

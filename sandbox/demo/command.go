@@ -46,7 +46,7 @@ func Command() *cobra.Command {
 	}
 	p := c.Flags()
 	p.StringVar(&f.fault, "fault", string(sandbox.XID79), "what breaks: "+strings.Join(faultNames(), ", "))
-	p.IntVar(&f.c.Rank, "rank", 1, "the rank whose node it hits: 0 or 1")
+	p.IntVar(&f.c.Rank, "rank", 1, "the rank whose node it hits: 0 or 1, up to 3 for a fault that slows a rank")
 	p.StringVar(&f.c.Launcher, "launcher", sandbox.LauncherPitcrew, "pitcrew (only the faulty pod moves) or torchrun (the gang is recreated)")
 	p.StringVar(&f.c.Workload, "workload", KindJob, "job (Indexed Job) or jobset")
 	p.BoolVar(&f.keep, "keep", false, "leave everything running afterwards, until Ctrl-C")
@@ -59,10 +59,10 @@ func Command() *cobra.Command {
 func (f *flags) check() error {
 	f.c.Fault = sandbox.FaultKind(f.fault)
 	switch {
-	case !slices.Contains(sandbox.FaultKinds, f.c.Fault):
+	case !slices.Contains(healed, f.c.Fault):
 		return fmt.Errorf("unknown fault %q; one of %s", f.fault, strings.Join(faultNames(), ", "))
-	case f.c.Rank < 0 || f.c.Rank >= WorldSize:
-		return fmt.Errorf("rank %d does not exist; the demo's job has ranks 0 to %d", f.c.Rank, WorldSize-1)
+	case f.c.Rank < 0 || f.c.Rank >= f.c.world():
+		return fmt.Errorf("rank %d does not exist; the demo's job has ranks 0 to %d", f.c.Rank, f.c.world()-1)
 	case f.c.Workload != KindJob && f.c.Workload != KindJobSet:
 		return fmt.Errorf("unknown workload %q; job or jobset", f.c.Workload)
 	}
@@ -81,7 +81,7 @@ func checkCommon(launcher, output string) error {
 }
 
 func faultNames() (names []string) {
-	for _, k := range sandbox.FaultKinds {
+	for _, k := range healed {
 		names = append(names, string(k))
 	}
 	return names
@@ -99,7 +99,7 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 	if kept {
 		f.dir = sandboxcmd.DefaultDir()
 	}
-	s, err := SetUp(ctx, StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Auth: true, Page: f.keep, Progress: story})
+	s, err := SetUp(ctx, f.c.on(StageOptions{Dir: f.dir, JobSet: f.c.Workload == KindJobSet, Auth: true, Page: f.keep, Progress: story}))
 	if err != nil {
 		return err
 	}
@@ -115,11 +115,11 @@ func (f *flags) run(ctx context.Context, out, progress io.Writer) error {
 	if f.keep {
 		fmt.Fprintf(story, "\nopen this in a browser; it is live during the fault and after it:\n\n  %s\n\n", s.PageURL())
 	}
-	s.say("job %s/%s submitted: %d pods, %d real %s ranks (gloo), started by %s", Namespace, j.Name, WorldSize, WorldSize, s.trainer, f.c.Launcher)
-	if err := s.Reached(ctx, j, warmSteps, startsWithin); err != nil {
+	s.say("job %s/%s submitted: %d pods, %d real %s ranks (gloo), started by %s", Namespace, j.Name, j.World, j.World, s.trainer, f.c.Launcher)
+	if err := s.Reached(ctx, j, f.c.warm(), startsWithin); err != nil {
 		return err
 	}
-	s.say("every rank is past step %d; now %s hits rank %d\n", warmSteps, f.c.Fault, f.c.Rank)
+	s.say("every rank is past step %d; now %s hits rank %d\n", f.c.warm(), f.c.Fault, f.c.Rank)
 	r := s.Recover(ctx, j, f.c, func(l string) { fmt.Fprintln(story, incident.FoldLine(l, incident.Columns(story), 0)) })
 	s.checkAudit(began, j, &r)
 	if f.output == "json" {

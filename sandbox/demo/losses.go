@@ -105,8 +105,8 @@ func newestManifest(dir string, step int64) (int64, error) {
 }
 
 // reference runs the same training without interruption, as fast as it goes, and returns the losses by rank and step.
-func (s *Stage) reference(ctx context.Context, steps int64) ([]map[int64]string, error) {
-	dir := filepath.Join(s.box.Dir(), "train", "reference")
+func (s *Stage) reference(ctx context.Context, world int, steps int64) ([]map[int64]string, error) {
+	dir := filepath.Join(s.box.Dir(), "train", "reference-"+strconv.Itoa(world))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -114,15 +114,15 @@ func (s *Stage) reference(ctx context.Context, steps int64) ([]map[int64]string,
 	if err != nil {
 		return nil, err
 	}
-	c := exec.CommandContext(ctx, s.python.Path, "-m", "pitcrew_torch.run", "--standalone", "--nproc-per-node", strconv.Itoa(WorldSize),
+	c := exec.CommandContext(ctx, s.python.Path, "-m", "pitcrew_torch.run", "--standalone", "--nproc-per-node", strconv.Itoa(world),
 		filepath.Join(root, "sandbox", "trainer", "train.py"))
 	c.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(root, "python"), "PITCREW_TRAIN_LOG="+dir, "CKPT_DIR="+filepath.Join(dir, "ckpt"),
 		"CKPT_EVERY=1000000", "STEP_SECONDS=0", "TOTAL_STEPS="+strconv.FormatInt(steps, 10), "GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1")
 	if out, err := c.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("reference run: %w\n%s", err, out)
 	}
-	ref := make([]map[int64]string, WorldSize)
-	for rank := range WorldSize {
+	ref := make([]map[int64]string, world)
+	for rank := range world {
 		ref[rank] = map[int64]string{}
 		l, err := ReadLog(dir, rank)
 		if err != nil {
@@ -137,7 +137,7 @@ func (s *Stage) reference(ctx context.Context, steps int64) ([]map[int64]string,
 
 // differs names the first step whose loss is not bit for bit the reference's, or is empty.
 func differs(dir string, ref []map[int64]string) (string, error) {
-	for rank := range WorldSize {
+	for rank := range ref {
 		l, err := ReadLog(dir, rank)
 		if err != nil {
 			return "", err

@@ -29,6 +29,7 @@ type Result struct {
 	Incident       string   `json:"incident"`
 	Signal         string   `json:"signal"`
 	Rule           string   `json:"rule"`
+	*Slowed                 // nil unless the fault slows a rank
 }
 
 // Phases are the seconds between the incident's recorded states; they add up to RecoveredS.
@@ -134,6 +135,9 @@ func (r Result) write(w io.Writer) {
 		p("  %s", why)
 	}
 	if r.RecoveredS > 0 {
+		if r.Slowed != nil {
+			r.Slowed.write(p)
+		}
 		p("  every rank stepped again %.2f s after the fault, from the checkpoint of step %d; steps lost: %d", r.RecoveredS, r.ResumedStep, r.LostSteps)
 		p("  %s → %s (%s), %s, rule %s, incident %s\n", r.FaultyNode, r.NewNode, r.Placement, restarts[r.Restart], r.Rule, r.Incident)
 		for k, s := range r.Phases.list() {

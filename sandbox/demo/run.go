@@ -17,6 +17,7 @@ import (
 
 	"github.com/pitcrew/pitcrew/bus"
 	"github.com/pitcrew/pitcrew/remediator/incident"
+	"github.com/pitcrew/pitcrew/remediator/policy"
 	"github.com/pitcrew/pitcrew/sandbox"
 )
 
@@ -30,15 +31,19 @@ const (
 const (
 	WorldSize = 2
 	Namespace = "train"
+	// PeerWorld is the size of the job that a slow fault hits: to compare ranks takes four.
+	PeerWorld = 4
 )
 
 const (
 	stepSeconds  = 0.1
 	ckptEvery    = 20
-	warmSteps    = 30 // before the fault: the periodic checkpoint and the learning of a pace lie behind
+	warmSteps    = 30  // before the fault: the periodic checkpoint and the learning of a pace lie behind
+	learnSteps   = 100 // the same before a slow fault: the gateway has learned how the ranks differ
 	startsWithin = 2 * time.Minute
 	healsWithin  = 2 * time.Minute
 	settleSteps  = 15 // after recovery, so that the loss curve can be compared past the resume
+	pacedSteps   = 40 // the same after a slow fault, so that the pace can be measured
 	opensWithin  = 30 * time.Second
 )
 
@@ -48,8 +53,37 @@ type Scenario struct {
 	Rank     int
 	Launcher string
 	Workload string
-	Pods     int               // WorldSize when 0
+	Pods     int               // 0: PeerWorld for a slow fault, else WorldSize
 	Env      map[string]string // more for the trainer
+}
+
+// Slow reports whether the fault slows a rank and ends none.
+func (c Scenario) Slow() bool { return slices.Contains(sandbox.SlowFaults, c.Fault) }
+
+// warm is the step at which the fault hits.
+func (c Scenario) warm() int64 {
+	if c.Slow() {
+		return learnSteps
+	}
+	return warmSteps
+}
+
+func (c Scenario) settle() int64 {
+	if c.Slow() {
+		return pacedSteps
+	}
+	return settleSteps
+}
+
+// world is how many ranks the job has: one a pod.
+func (c Scenario) world() int {
+	switch {
+	case c.Pods > 0:
+		return c.Pods
+	case c.Slow():
+		return PeerWorld
+	}
+	return WorldSize
 }
 
 // Job is a submitted training job.
@@ -58,19 +92,18 @@ type Job struct {
 	Dir  string // of the ranks' logs
 	UID  string
 	Kind string
+	// World is how many ranks it has.
+	World int
 }
 
 // Submit starts a job for scenario c and returns when the API has it.
 func (s *Stage) Submit(ctx context.Context, name string, c Scenario) (*Job, error) {
-	j := &Job{Name: name, Kind: c.Workload, Dir: filepath.Join(s.box.Dir(), "train", name)}
+	j := &Job{Name: name, Kind: c.Workload, Dir: filepath.Join(s.box.Dir(), "train", name), World: c.world()}
 	if err := os.MkdirAll(j.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	if c.Pods == 0 {
-		c.Pods = WorldSize
-	}
 	w := sandbox.Workload{
-		Name: name, Namespace: Namespace, Launcher: c.Launcher, Pods: c.Pods, Python: s.python,
+		Name: name, Namespace: Namespace, Launcher: c.Launcher, Pods: j.World, Python: s.python,
 		Env: map[string]string{
 			"PITCREW_TRAIN_LOG": j.Dir, "CKPT_DIR": "/checkpoints", "CKPT_EVERY": strconv.Itoa(ckptEvery),
 			"STEP_SECONDS": strconv.FormatFloat(stepSeconds, 'g', -1, 64),
@@ -159,7 +192,7 @@ func poll(ctx context.Context, within time.Duration, done func() (bool, error)) 
 // Reached waits until every rank has logged step.
 func (s *Stage) Reached(ctx context.Context, j *Job, step int64, within time.Duration) error {
 	err := poll(ctx, within, func() (bool, error) {
-		for rank := range WorldSize {
+		for rank := range j.World {
 			last, err := lastStep(j.Dir, rank)
 			if err != nil || last < step {
 				return false, nil //nolint:nilerr // no log yet
@@ -168,7 +201,7 @@ func (s *Stage) Reached(ctx context.Context, j *Job, step int64, within time.Dur
 		return true, nil
 	})
 	if err != nil {
-		return fmt.Errorf("the job's %d ranks did not reach step %d: %w; --dir keeps its logs", WorldSize, step, err)
+		return fmt.Errorf("the job's %d ranks did not reach step %d: %w; --dir keeps its logs", j.World, step, err)
 	}
 	return nil
 }
@@ -195,10 +228,13 @@ func (s *Stage) Recover(ctx context.Context, j *Job, c Scenario, show func(strin
 	if !r.OK {
 		return r
 	}
-	if err := s.Reached(ctx, j, r.ResumedStep+settleSteps, healsWithin); err != nil {
+	if err := s.Reached(ctx, j, r.ResumedStep+c.settle(), healsWithin); err != nil {
 		r.fail("%v", err)
 	}
-	s.verify(ctx, j, i, &r)
+	s.verify(ctx, j, in, i, &r)
+	if c.Slow() {
+		r.measure(j, i, in)
+	}
 	return r
 }
 
@@ -213,6 +249,9 @@ func (s *Stage) Follow(ctx context.Context, j *Job, in sandbox.Injected, show fu
 		i := c.Value
 		if i.Job == nil || i.Job.UID != j.UID || i.Opened.Before(in.At) || last.ID != "" && last.ID != i.ID {
 			return
+		}
+		if slices.Contains(sandbox.SlowFaults, in.Kind) && (i.Plan == nil || !i.Plan.Has(policy.RestartJob)) {
+			return // what the node measures is reported too, in incidents that only notify
 		}
 		open.Stop()
 		last = i
@@ -258,7 +297,7 @@ func showCandidates(i incident.Incident, show func(string)) {
 }
 
 // verify checks from the outside what the incident claims.
-func (s *Stage) verify(ctx context.Context, j *Job, i incident.Incident, r *Result) {
+func (s *Stage) verify(ctx context.Context, j *Job, in sandbox.Injected, i incident.Incident, r *Result) {
 	if i.Checkpoint != nil && i.Checkpoint.Taken {
 		r.CheckpointStep = i.Checkpoint.Save.Step
 	} else if step, err := newestManifest(filepath.Join(s.box.Checkpoints(), Namespace+"-"+j.Name), r.ResumedStep); err != nil {
@@ -269,10 +308,10 @@ func (s *Stage) verify(ctx context.Context, j *Job, i incident.Incident, r *Resu
 	if r.ResumedStep != r.CheckpointStep {
 		r.fail("resumed from step %d, the checkpoint is of step %d", r.ResumedStep, r.CheckpointStep)
 	}
-	if r.Fault == string(sandbox.ECCDegrading) && r.LostSteps != 0 {
+	if lives := r.Fault == string(sandbox.ECCDegrading) || slices.Contains(sandbox.SlowFaults, in.Kind); lives && r.LostSteps != 0 {
 		r.fail("%d steps were lost though every rank could be saved", r.LostSteps)
 	}
-	for rank := range WorldSize {
+	for rank := range j.World {
 		if err := ResumedOnce(j.Dir, rank, 0, r.ResumedStep); err != nil {
 			r.fail("%v", err)
 		}

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -191,7 +190,7 @@ func (o *options) status() *cobra.Command {
 func (o *options) fault() *cobra.Command {
 	f := sandbox.Fault{}
 	var kinds []string
-	for _, k := range slices.Concat(sandbox.FaultKinds, sandbox.SlowFaults) {
+	for _, k := range sandbox.AllFaults() {
 		kinds = append(kinds, string(k))
 	}
 	cmd := &cobra.Command{Use: "fault <kind>", Args: cobra.ExactArgs(1), ValidArgs: kinds,

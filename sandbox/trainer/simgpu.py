@@ -52,7 +52,7 @@ class SimulatedGPU:
         """Wait as work waits that was issued and has not begun. Gives the nanoseconds by the device's simulated clock,
         which knows nothing of what else this machine's processors do."""
         pace = self._pace()
-        wait = pace.get("launch_s", 0.0) if time.time() < pace.get("until", 0.0) else 0.0
+        wait = pace.get("launch_s", 0.0) if time.time() < pace.get("until", float("inf")) else 0.0
         if wait:
             time.sleep(wait)
         return int(wait * 1e9) + 200_000

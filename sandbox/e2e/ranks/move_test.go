@@ -37,7 +37,7 @@ func (r *rig) awaitIncident(within time.Duration, what string, want func(inciden
 func TestASlowRankThatItsNodeConfirmsIsMovedAndLosesNoStep(t *testing.T) {
 	r := newRig(t, 1, policy.Enforce)
 	r.step(settled, 4*time.Minute)
-	in, err := r.Box().Fault(r.ctx, sandbox.Fault{Kind: sandbox.ThermalDrift, Rank: 2})
+	in, err := r.Box().Fault(r.ctx, sandbox.Fault{Kind: sandbox.ThermalThrottle, Rank: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

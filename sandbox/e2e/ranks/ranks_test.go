@@ -30,7 +30,7 @@ func TestTheRankThatFellBehindIsNamedAndNobodyForWhatAJobDoesByItself(t *testing
 		within, heals time.Duration // the spike of 15 s ends by itself, and is not waited for
 	}{
 		{sandbox.SlowRank, 1, "", "", 10 * time.Second, 15 * time.Second},
-		{sandbox.ThermalDrift, 3, "", "anomaly/thermal-throttle", 25 * time.Second, 20 * time.Second},
+		{sandbox.ThermalThrottle, 3, "", "anomaly/thermal-throttle", 25 * time.Second, 20 * time.Second},
 		{sandbox.LaunchSpike, 2, "pitcrew.train.launch.latency", "anomaly/launch-latency", 10 * time.Second, 0},
 	} {
 		t.Run(string(c.fault), func(t *testing.T) {
