@@ -25,9 +25,10 @@ type board struct {
 	maxAge func() time.Duration
 	clock  func() time.Time
 
-	mu    sync.RWMutex
-	at    map[string]map[string]said // by node and the condition's key
-	found map[string]*found          // what gateways say, by gateway and key
+	mu      sync.RWMutex
+	at      map[string]map[string]said   // by node and the condition's key
+	found   map[string]*found            // what gateways say, by gateway and key
+	foundOf map[string]map[string]*found // the same by subject
 
 	leftOut time.Time // when a finding last found no room in found
 }
@@ -56,7 +57,7 @@ const (
 func newBoard(boot func(string) (string, error)) *board {
 	return &board{boot: boot, heard: func(string) bool { return true }, cleared: func(string) time.Time { return time.Time{} },
 		maxAge: func() time.Duration { return time.Duration(policy.DefaultGuards().KernelConditionMaxAge) }, clock: time.Now, at: map[string]map[string]said{},
-		found: map[string]*found{}}
+		found: map[string]*found{}, foundOf: map[string]map[string]*found{}}
 }
 
 // set takes in a condition.

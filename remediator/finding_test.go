@@ -1,6 +1,7 @@
 package remediator
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +20,7 @@ import (
 
 // site is a job of four ranks on four nodes, what nodes and gateways say, and the judge.
 type site struct {
-	t     *testing.T
+	t     testing.TB
 	now   time.Time
 	said  *board
 	quiet map[string]bool // nodes whose agent is silent
@@ -28,7 +29,7 @@ type site struct {
 	event event.Event // a gateway names rank 3 on n3
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t testing.TB) *site {
 	t.Helper()
 	ps, err := policy.Load("../deploy/policies")
 	if err != nil {
@@ -126,6 +127,10 @@ func TestAFindingActsOnWhatItsNodeItselfMeasures(t *testing.T) {
 		"the power that it draws": {func(s *site) { s.measures("n3", "anomaly/power", semconv.HWPower) }, []guard.Name{guard.SecondSign}},
 		"it ended": {func(s *site) {
 			s.measures("n3", "anomaly/sm-clock", semconv.GPUClock, func(c *bus.Condition) { c.Active = false })
+		}, []guard.Name{guard.SecondSign}},
+		"a person has declared the node healthy since": {func(s *site) {
+			s.measures("n3", "pcie/aer", "kernel log", fault)
+			s.said.cleared = func(string) time.Time { return s.now.Add(time.Second) }
 		}, []guard.Name{guard.SecondSign}},
 		"it was of another boot": {func(s *site) {
 			s.measures("n3", "anomaly/sm-clock", semconv.GPUClock, func(c *bus.Condition) { c.BootID = "earlier" })
@@ -339,6 +344,73 @@ func TestABoardHoldsNoMoreOfGatewaysThanItsBound(t *testing.T) {
 	s.sets("gw", s.event)
 	if n := len(s.said.found); n != 1 {
 		t.Errorf("%d are left of what nobody set again", n)
+	}
+}
+
+// What is found by subject is what a look at all findings would find, whatever was set, moved to another rank, taken away and forgotten before.
+func TestFindingsAreFoundByTheirJobAsByALookAtAll(t *testing.T) {
+	s := newSite(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	jobNamed := func(uid string) *event.Job { return &event.Job{UID: uid} }
+	anyEvent := func() event.Event {
+		e := s.names([]string{straggler, imbalance}[random.IntN(2)], random.IntN(4))
+		job := itoa(random.IntN(3))
+		e.Data.Target.PodUID += job
+		e.Data.Target.GPU = "GPU-" + itoa(random.IntN(6))
+		if e.Data.Target.Job = nil; random.IntN(3) > 0 {
+			e.Data.Target.Job = jobNamed(job)
+		}
+		return e
+	}
+	for range 3000 {
+		e := anyEvent()
+		c := bus.Condition{Gateway: "gw", Key: straggler + " " + itoa(random.IntN(40)), Active: random.IntN(4) > 0, Event: &e}
+		if random.IntN(5) == 0 {
+			c.Event = nil
+		}
+		s.said.setFound(c, time.Time{})
+		if s.now = s.now.Add(time.Duration(random.IntN(20)) * time.Second); random.IntN(10) == 0 {
+			s.said.mu.Lock()
+			s.said.forgetFound(s.now)
+			s.said.mu.Unlock()
+		}
+		asked := anyEvent()
+		scan, same := 0, 0
+		for _, f := range s.said.found {
+			if sameFinding(f.event, asked) {
+				scan++
+			}
+		}
+		for _, f := range s.said.foundAt(subjects(asked.Data.Target)) {
+			if sameFinding(f.event, asked) {
+				same++
+			}
+		}
+		if scan != same || (s.said.newestFound(asked) == nil) != (scan == 0) {
+			t.Fatalf("%d by subject, %d in all, of %+v", same, scan, asked.Data.Target)
+		}
+	}
+	s.now = s.now.Add(time.Hour)
+	s.said.forgetFound(s.now)
+	if len(s.said.found)+len(s.said.foundOf) != 0 {
+		t.Errorf("%d findings and %d subjects are left", len(s.said.found), len(s.said.foundOf))
+	}
+}
+
+// BenchmarkAHeldFindingLooksAtItsJob asks what speaks against a finding while gateways report as many as there is room for.
+func BenchmarkAHeldFindingLooksAtItsJob(b *testing.B) {
+	s := newSite(b)
+	for k := range maxFound - 1 {
+		e := s.event
+		e.Data.Target.PodUID, e.Data.Target.GPU, e.Data.Target.Job = "other-"+itoa(k), "GPU-"+itoa(k), &event.Job{UID: "job-" + itoa(k)}
+		s.said.setFound(bus.Condition{Gateway: "gw", Key: straggler + " " + itoa(k), Active: true, Event: &e}, time.Time{})
+	}
+	s.sets("gw", s.event)
+	for b.Loop() {
+		if out := s.said.against(s.event, s.gang); len(out) != 0 {
+			b.Fatal(out)
+		}
+		s.said.latest(s.event)
 	}
 }
 

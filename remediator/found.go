@@ -2,6 +2,7 @@ package remediator
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -63,18 +64,69 @@ func (b *board) setFound(c bus.Condition, stored time.Time) {
 	if !stored.IsZero() && stored.Before(now) {
 		at = stored
 	}
+	b.unlist(key)
 	b.found[key] = &found{event: *brief(*c.Event), at: at, active: c.Active}
+	b.list(key)
 }
 
 // forgetFound drops what nobody has set for long. The caller holds the lock.
 func (b *board) forgetFound(now time.Time) (freed bool) {
 	for key, f := range b.found {
 		if !f.active && now.Sub(f.ended) > foundStale || now.Sub(f.at) > foundFor {
+			b.unlist(key)
 			delete(b.found, key)
 			freed = true
 		}
 	}
 	return freed
+}
+
+// subjects are by what a finding is looked up: each look of each incident that waits asks for the findings of its own job.
+func subjects(t event.Target) (out []string) {
+	for prefix, id := range map[string]string{"pod/": t.PodUID, "gpu/": t.GPU} {
+		if id != "" {
+			out = append(out, prefix+id)
+		}
+	}
+	if t.Job != nil && t.Job.UID != "" {
+		out = append(out, jobSubject+t.Job.UID)
+	}
+	return out
+}
+
+const jobSubject = "job/"
+
+// list makes a finding known under its subjects. The caller holds the lock.
+func (b *board) list(key string) {
+	f := b.found[key]
+	for _, s := range subjects(f.event.Data.Target) {
+		if b.foundOf[s] == nil {
+			b.foundOf[s] = map[string]*found{}
+		}
+		b.foundOf[s][key] = f
+	}
+}
+
+// unlist takes a finding away from its subjects. The caller holds the lock.
+func (b *board) unlist(key string) {
+	f := b.found[key]
+	if f == nil {
+		return
+	}
+	for _, s := range subjects(f.event.Data.Target) {
+		if delete(b.foundOf[s], key); len(b.foundOf[s]) == 0 {
+			delete(b.foundOf, s)
+		}
+	}
+}
+
+// foundAt gives the findings of some subjects, each once. The caller holds the lock.
+func (b *board) foundAt(of []string) map[string]*found {
+	out := map[string]*found{}
+	for _, s := range of {
+		maps.Copy(out, b.foundOf[s])
+	}
+	return out
 }
 
 // sameFinding reports whether two events of gateways are about one thing: two gateways that split see one onset at two steps.
@@ -86,7 +138,7 @@ func sameFinding(a, b event.Event) bool {
 func (b *board) newestFound(e event.Event) (newest *found) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	for _, f := range b.found {
+	for _, f := range b.foundAt(subjects(e.Data.Target)) {
 		if sameFinding(f.event, e) && (newest == nil || f.active && !newest.active || f.active == newest.active && f.at.After(newest.at)) {
 			newest = f
 		}
@@ -143,8 +195,9 @@ func (b *board) confirms(e event.Event) (names []string) {
 	if t.Node == "" || !b.heard(t.Node) {
 		return nil
 	}
-	for _, v := range b.of(t.Node) {
-		if !v.active || len(v.families) == 0 || !b.now(t.Node, v) {
+	all := b.of(t.Node)
+	for _, v := range all {
+		if !v.active || len(v.families) == 0 || b.over(t.Node, all, v) {
 			continue
 		}
 		same := v.target.GPU != "" && v.target.GPU == t.GPU && (v.target.PodUID == "" || v.target.PodUID == t.PodUID) ||
@@ -193,7 +246,11 @@ func (b *board) against(e event.Event, g *cluster.Gang) (out []string) {
 	if !b.leftOut.IsZero() && now.Sub(b.leftOut) <= foundStale {
 		out = append(out, "more findings than can be compared")
 	}
-	for _, f := range b.found {
+	of := []string{jobSubject + job}
+	for pod := range pods {
+		of = append(of, "pod/"+pod)
+	}
+	for _, f := range b.foundAt(of) {
 		o := f.event.Data.Target
 		if !f.active || now.Sub(f.at) > foundStale || !ours(o) || o.Attempt != nil && t.Attempt != nil && *o.Attempt != *t.Attempt {
 			continue

@@ -124,8 +124,8 @@ func notInVain(s State, a Action, _ time.Time) Verdict {
 	return v
 }
 
-// Vain counts the latest moves in a row of a job that did not help, and lists the findings of all that did not. The grant of one incident is
-// left out.
+// Vain counts the latest moves in a row of a job that did not help, and lists the findings of all that did not. Only a move that helped ends the
+// row; one of which nobody could tell changes nothing. The grant of one incident is left out.
 func Vain(grants []Grant, job, without string) (inARow int, findings []string) {
 	var moves []Grant
 	for _, g := range grants {
@@ -135,12 +135,13 @@ func Vain(grants []Grant, job, without string) (inARow int, findings []string) {
 	}
 	slices.SortStableFunc(moves, func(x, y Grant) int { return x.At.Compare(y.At) })
 	for _, g := range moves {
-		if !g.Vain {
+		switch {
+		case g.Vain:
+			inARow++
+			findings = append(findings, g.Finding)
+		case g.Helped:
 			inARow = 0
-			continue
 		}
-		inARow++
-		findings = append(findings, g.Finding)
 	}
 	return inARow, findings
 }

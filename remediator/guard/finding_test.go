@@ -24,7 +24,7 @@ func TestEachGuardOfAFindingJudgesItsOwnValue(t *testing.T) {
 	}
 	vain := func(id, finding string, helped bool, at time.Time) guard.Grant {
 		g := did(id, "n01", false, at, policy.Cordon, policy.RestartJob)
-		g.Job, g.Finding, g.Vain = "j", finding, !helped
+		g.Job, g.Finding, g.Vain, g.Helped = "j", finding, !helped, helped
 		return g
 	}
 	for name, c := range map[string]struct {
@@ -52,6 +52,11 @@ func TestEachGuardOfAFindingJudgesItsOwnValue(t *testing.T) {
 		"one that helped in between": {func(_ *guard.Finding, s *guard.State) {
 			s.Grants = append(s.Grants, vain("c", "rank/imbalance", true, ago(60*time.Hour)), vain("b", "anomaly/degraded", false, ago(50*time.Hour)), vain("a", "anomaly/launch-latency", false, ago(70*time.Hour)))
 		}, nil},
+		"one in between of which nobody could tell": {func(_ *guard.Finding, s *guard.State) {
+			unknown := vain("c", "rank/imbalance", true, ago(60*time.Hour))
+			unknown.Helped = false
+			s.Grants = append(s.Grants, unknown, vain("b", "anomaly/degraded", false, ago(50*time.Hour)), vain("a", "anomaly/launch-latency", false, ago(70*time.Hour)))
+		}, []guard.Name{guard.NotInVain}},
 		"of another job": {func(_ *guard.Finding, s *guard.State) {
 			g := vain("a", "rank/straggler", false, ago(50*time.Hour))
 			g.Job = "other"

@@ -25,6 +25,7 @@ type Grant struct {
 	Did      []Done    `json:"d,omitempty"` // recorded before it was done
 	Finding  string    `json:"f,omitempty"` // the statistical finding that it was granted for, as its signal
 	Vain     bool      `json:"v,omitempty"` // the move did not help: the node was not the cause
+	Helped   bool      `json:"h,omitempty"` // the move helped, by the pace of steps. Without either, nobody could tell
 }
 
 // VainWindow is how long moves for statistical findings are remembered: one that did not help, and one that did, since it ends a row of those.

@@ -329,6 +329,42 @@ func TestAMoveOfWhichTheLedgerSaysThatItDidNotHelpIsNotToldAsARecovery(t *testin
 	})
 }
 
+func TestAMoveWhosePaceCouldNotBeMeasuredIsKnownNeitherToHaveHelpedNorNot(t *testing.T) {
+	for name, moved := range map[string]bool{"measured": true, "not measured": false} {
+		t.Run(name, func(t *testing.T) {
+			on(t, func(s *stage) {
+				slow(s, policy.Enforce)
+				e := s.lags(0)
+				if s.moved(); !moved {
+					e.Data.Evidence.LostGPUSeconds = 0 // a share of nothing leaves nothing to expect
+				}
+				s.says(e)
+				i := s.closes(2*time.Minute, Recovered)
+				book := s.e.Ledger.Book()
+				if g := book.Grant(i.ID); g == nil || g.Helped != moved || g.Vain {
+					t.Errorf("grant %+v, pace %+v", g, i.Pace)
+				}
+			})
+		})
+	}
+}
+
+// Nobody led for longer than verify.within after the restart. The first steps that the new leader sees are slow by chance, and those after them
+// are not.
+func TestANewLeaderDoesNotDecideByOneWindowWhetherAMoveHelped(t *testing.T) {
+	on(t, func(s *stage) {
+		f := slow(s, policy.Enforce)
+		s.says(s.lags(0))
+		s.until(time.Minute, "stepping", func(i Incident) bool { return i.FirstStep != nil })
+		s.stop()
+		time.Sleep(5 * time.Minute)
+		s.startAs(func(e *Engine) { e.Judge = f })
+		time.Sleep(15 * time.Second)
+		s.moved()
+		s.closes(time.Minute, Recovered)
+	})
+}
+
 // Two gateways split, and each finds the onset at another step: two events of one finding.
 func TestTwoGatewaysThatSplitMakeOneIncidentAndOneMove(t *testing.T) {
 	for name, later := range map[string]time.Duration{"at once": 0, "while it waits": 8 * time.Second, "after the move": 20 * time.Second} {

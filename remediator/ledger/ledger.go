@@ -203,10 +203,22 @@ func (l *Ledger) Undid(ctx context.Context, incident, node string) error {
 
 // Vain records that the incident's move did not help. It may be repeated.
 func (l *Ledger) Vain(ctx context.Context, incident string) error {
+	return l.proved(ctx, incident, func(g *guard.Grant) *bool { return &g.Vain })
+}
+
+// Helped records that the incident's move helped. It may be repeated.
+func (l *Ledger) Helped(ctx context.Context, incident string) error {
+	return l.proved(ctx, incident, func(g *guard.Grant) *bool { return &g.Helped })
+}
+
+// proved records what a move proved to be. What was recorded first stays: one move did not both help and not help.
+func (l *Ledger) proved(ctx context.Context, incident string, what func(*guard.Grant) *bool) error {
 	return l.change(ctx, incident, false, func(g *guard.Grant) bool {
-		was := g.Vain
-		g.Vain = true
-		return !was
+		if g.Vain || g.Helped {
+			return false
+		}
+		*what(g) = true
+		return true
 	})
 }
 

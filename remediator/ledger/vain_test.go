@@ -27,7 +27,7 @@ func TestAMoveThatHelpedIsRememberedAsLongAsThoseThatDidNot(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	moved := func(id string, days int, vain bool) guard.Grant {
 		at := now.Add(-time.Duration(days) * 24 * time.Hour)
-		return guard.Grant{Incident: id, Job: "j", Finding: "rank/" + id, At: at, Ended: at, Vain: vain, Did: []guard.Done{{Verb: policy.Cordon, At: at}, {Verb: policy.RestartJob, At: at}}}
+		return guard.Grant{Incident: id, Job: "j", Finding: "rank/" + id, At: at, Ended: at, Vain: vain, Helped: !vain, Did: []guard.Done{{Verb: policy.Cordon, At: at}, {Verb: policy.RestartJob, At: at}}}
 	}
 	b := Book{Grants: []guard.Grant{moved("first", 10, true), moved("second", 5, false), moved("third", 1, true)}}
 	b.prune(now.Add(-24*time.Hour), now)
