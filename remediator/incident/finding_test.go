@@ -349,22 +349,6 @@ func TestAMoveWhosePaceCouldNotBeMeasuredIsKnownNeitherToHaveHelpedNorNot(t *tes
 	}
 }
 
-// Nobody led for longer than verify.within after the restart. The first steps that the new leader sees are slow by chance, and those after them
-// are not.
-func TestANewLeaderDoesNotDecideByOneWindowWhetherAMoveHelped(t *testing.T) {
-	on(t, func(s *stage) {
-		f := slow(s, policy.Enforce)
-		s.says(s.lags(0))
-		s.until(time.Minute, "stepping", func(i Incident) bool { return i.FirstStep != nil })
-		s.stop()
-		time.Sleep(5 * time.Minute)
-		s.startAs(func(e *Engine) { e.Judge = f })
-		time.Sleep(15 * time.Second)
-		s.moved()
-		s.closes(time.Minute, Recovered)
-	})
-}
-
 // Two gateways split, and each finds the onset at another step: two events of one finding.
 func TestTwoGatewaysThatSplitMakeOneIncidentAndOneMove(t *testing.T) {
 	for name, later := range map[string]time.Duration{"at once": 0, "while it waits": 8 * time.Second, "after the move": 20 * time.Second} {

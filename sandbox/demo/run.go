@@ -45,6 +45,7 @@ const (
 	settleSteps  = 15 // after recovery, so that the loss curve can be compared past the resume
 	pacedSteps   = 40 // the same after a slow fault, so that the pace can be measured
 	opensWithin  = 30 * time.Second
+	slowWithin   = 2 * time.Minute // beyond both after a slow fault: a comparison takes longer the busier the machine is
 )
 
 // Scenario is one thing to try.
@@ -240,17 +241,21 @@ func (s *Stage) Recover(ctx context.Context, j *Job, c Scenario, show func(strin
 
 // Follow waits for the incident of job j to open after the fault and to close, showing each line of it.
 func (s *Stage) Follow(ctx context.Context, j *Job, in sandbox.Injected, show func(string)) (incident.Incident, error) {
-	ctx, cancel := context.WithTimeout(ctx, healsWithin)
+	opens, heals, slow := opensWithin, healsWithin, slices.Contains(sandbox.SlowFaults, in.Kind)
+	if slow {
+		opens, heals = opens+slowWithin, heals+slowWithin
+	}
+	ctx, cancel := context.WithTimeout(ctx, heals)
 	defer cancel()
 	var last incident.Incident
 	shown := 0
-	open := time.AfterFunc(opensWithin, cancel)
+	open := time.AfterFunc(opens, cancel)
 	err := s.incidents.Watch(ctx, nil, func(c bus.Change[incident.Incident]) {
 		i := c.Value
 		if i.Job == nil || i.Job.UID != j.UID || i.Opened.Before(in.At) || last.ID != "" && last.ID != i.ID {
 			return
 		}
-		if slices.Contains(sandbox.SlowFaults, in.Kind) && (i.Plan == nil || !i.Plan.Has(policy.RestartJob)) {
+		if slow && (i.Plan == nil || !i.Plan.Has(policy.RestartJob)) {
 			return // what the node measures is reported too, in incidents that only notify
 		}
 		open.Stop()
@@ -274,7 +279,7 @@ func (s *Stage) Follow(ctx context.Context, j *Job, in sandbox.Injected, show fu
 	case err != nil:
 		return last, err
 	case last.ID == "":
-		return last, errors.Join(fmt.Errorf("no incident opened within %s of %s on %s", opensWithin, in.Kind, in.Node), s.died())
+		return last, errors.Join(fmt.Errorf("no incident opened within %s of %s on %s", opens, in.Kind, in.Node), s.died())
 	case last.Open():
 		return last, errors.Join(fmt.Errorf("incident %s stands at %s: %s", last.ID, last.State, last.Waiting), s.died())
 	}

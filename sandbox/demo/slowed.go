@@ -38,7 +38,7 @@ const (
 	paceOver  = 20  // steps that a pace is the median of
 	backShare = 0.2 // of the excess that may be left when the pace is back
 	slowLeast = 1.1 // what did not slow the steps by so much shows nothing
-	inARow    = 5   // fast steps that are no accident
+	inARow    = 5   // steps whose mean is no accident
 )
 
 // full reports whether a step is as fast as before the fault.
@@ -58,7 +58,7 @@ func (r *Result) measure(j *Job, i incident.Incident, in sandbox.Injected) {
 	}
 	held := heldAt(i)
 	if held.IsZero() || i.ResumedStep == nil {
-		r.fail("the incident does not say when the ranks were held")
+		r.fail("the incident does not record when the ranks were held")
 		return
 	}
 	r.slowed(logs, in.At, held, *i.ResumedStep)
@@ -109,18 +109,15 @@ func (r *Result) slowed(logs [][]Line, fault, held time.Time, resumed int64) {
 	x.SavedPerHour = max(0, 1-x.StepAfterS/x.StepFaultS) * time.Hour.Seconds() * float64(len(logs))
 }
 
-// fullSpeed is the time of the first of some steps in a row after the move that are all as fast as before the fault; 0: there are none.
+// fullSpeed is when a rank began the first steps in a row after the move that together took no longer than before the fault; 0: there are none.
 func (x *Slowed) fullSpeed(l []Line, held float64, resumed int64) float64 {
-	row := 0
-	for k := 1; k < len(l); k++ {
-		switch {
-		case l[k-1].At < held || l[k-1].Step <= resumed || l[k].Step != l[k-1].Step+1 || !x.full(l[k].At-l[k-1].At):
-			row = 0
-		default:
-			row++
-		}
-		if row == inARow {
-			return l[k-inARow+1].At
+	from := slices.IndexFunc(l, func(s Line) bool { return s.At >= held && s.Step > resumed })
+	if from < 0 {
+		return 0
+	}
+	for l = l[from:]; len(l) > inARow; l = l[1:] {
+		if l[inARow].Step == l[0].Step+inARow && x.full((l[inARow].At-l[0].At)/inARow) {
+			return l[0].At
 		}
 	}
 	return 0
