@@ -41,7 +41,7 @@ type duty struct {
 
 var (
 	allStreams = []string{EventStream, ConditionStream}
-	allBuckets = []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, StatementBucket, FindingBucket, ClassBucket, LedgerBucket, AsideBucket}
+	allBuckets = []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, StatementBucket, FindingBucket, ClassBucket, LedgerBucket, AsideBucket, NoticeBucket}
 )
 
 // duties is the one table of who may do what. It says nothing of streams' ends: no role may delete, purge or change one.
@@ -67,16 +67,16 @@ var duties = map[Role]duty{
 		makes:     true,
 		acts:      true,
 		pull:      allStreams,
-		follow:    []string{IncidentBucket, AttemptBucket, ControlBucket, FindingBucket},
-		get:       []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, LedgerBucket},
-		put:       []string{IncidentBucket + ".>", SeenBucket + ".>", AttemptBucket + ".>", ControlBucket + ".>", LedgerBucket + ".>", AsideBucket + ".>"},
+		follow:    []string{IncidentBucket, AttemptBucket, ControlBucket, FindingBucket, NoticeBucket},
+		get:       []string{IncidentBucket, SeenBucket, AttemptBucket, ControlBucket, LedgerBucket, NoticeBucket},
+		put:       []string{IncidentBucket + ".>", SeenBucket + ".>", AttemptBucket + ".>", ControlBucket + ".>", LedgerBucket + ".>", AsideBucket + ".>", NoticeBucket + ".>"},
 	},
 	RoleOperator: {
 		subscribe: []string{beatPrefix + ".{cluster}.*"},
 		lists:     []string{EventStream},
 		pull:      allStreams,
 		follow:    []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket, LedgerBucket, AsideBucket},
-		get:       []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket},
+		get:       []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket, NoticeBucket},
 		put:       []string{StatementBucket + ".>", ControlBucket + ".>", IncidentBucket + ".>"}, // an approval is written into the incident
 	},
 	RoleReader: {
@@ -84,7 +84,7 @@ var duties = map[Role]duty{
 		lists:     []string{EventStream},
 		pull:      allStreams,
 		follow:    []string{IncidentBucket, StatementBucket, FindingBucket, ControlBucket, LedgerBucket, AsideBucket},
-		get:       []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket},
+		get:       []string{IncidentBucket, StatementBucket, ControlBucket, LedgerBucket, NoticeBucket},
 	},
 }
 

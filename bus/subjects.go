@@ -18,6 +18,7 @@ const (
 	ClassBucket     = "PITCREW_CLASSES"
 	LedgerBucket    = "PITCREW_LEDGER"
 	AsideBucket     = "PITCREW_ASIDE"
+	NoticeBucket    = "PITCREW_NOTICES"
 )
 
 const (

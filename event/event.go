@@ -27,14 +27,15 @@ const (
 	Anomaly  Type = "dev.pitcrew.anomaly.v1"  // statistical
 	Recovery Type = "dev.pitcrew.recovery.v1" // a condition cleared
 	Incident Type = "dev.pitcrew.incident.v1" // a step of the remediator
+	Canary   Type = "dev.pitcrew.canary.v1"   // of nothing: it proves that events and notices arrive, and nobody may act on it
 )
 
-var known = map[Type]bool{Fault: true, Anomaly: true, Recovery: true, Incident: true}
+var known = map[Type]bool{Fault: true, Anomaly: true, Recovery: true, Incident: true, Canary: true}
 
 // Known reports whether this version speaks the type.
 func (t Type) Known() bool { return known[t] }
 
-// Kind is the type's word without namespace and version, as it stands in a subject: fault, anomaly, recovery, incident.
+// Kind is the type's word without namespace and version, as it stands in a subject: fault, anomaly, recovery, incident, canary.
 func (t Type) Kind() string {
 	kind, _, _ := strings.Cut(strings.TrimPrefix(string(t), "dev.pitcrew."), ".")
 	return kind

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,10 @@ type metrics struct {
 	behind    *prometheus.GaugeVec
 	oldest    prometheus.Gauge
 	notices   *prometheus.CounterVec
+	canaries  *prometheus.CounterVec
+	lastSeen  *prometheus.GaugeVec
+	trip      *prometheus.GaugeVec
+	failing   sync.Map // hops whose last canary did not pass
 	logins    *prometheus.CounterVec
 	steered   *prometheus.CounterVec
 	engine    atomic.Pointer[incident.Engine]
@@ -50,7 +55,10 @@ func newMetrics() *metrics {
 		dropped:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_events_dropped_total", Help: "Events that were not dealt with, by reason: forged, malformed, set aside after it kept failing."}, []string{"reason"}),
 		behind:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pitcrew_events_waiting", Help: "Events of the stream that are not dealt with yet: delivered to the remediator, or behind those in the stream."}, []string{"where"}),
 		oldest:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "pitcrew_events_oldest_seconds", Help: "Age of the oldest event that was delivered and is not dealt with yet."}),
-		notices:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_notices_total", Help: "Notices by what became of them: sent, retried, failed, dropped."}, []string{"receiver", "result"}),
+		notices:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_notices_total", Help: "Notices by what became of them: sent, retried, failed, dropped, or unproven: taken, but not there when read back."}, []string{"receiver", "result"}),
+		canaries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_canaries_total", Help: "Canaries by hop and result: passed, failed, or unknown: not one that this process sent. The hops are the bus and each receiver that takes canaries."}, []string{"hop", "result"}),
+		lastSeen:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pitcrew_canary_last_success_timestamp_seconds", Help: "When a canary last passed the hop, Unix time. 0: never. Only a process that leads or has led has it."}, []string{"hop"}),
+		trip:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pitcrew_canary_seconds", Help: "Time from the sending of the last canary that passed the hop to then."}, []string{"hop"}),
 		logins:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_nats_logins_total", Help: "Clients that NATS asked about: allowed, or why not."}, []string{"result"}),
 		steered:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pitcrew_steered_pods_total", Help: "Pods that the API server asked the placement webhook about, by result: stamped, passed, malformed."}, []string{"result"}),
 	}
@@ -58,7 +66,7 @@ func newMetrics() *metrics {
 		m.closed.WithLabelValues(string(o))
 		m.children.WithLabelValues(string(o))
 	}
-	m.reg.MustRegister(m.closed, m.children, m.recovered, m.phase, m.lost, m.refused, m.dropped, m.behind, m.oldest, m.notices, m.logins, m.steered, collectors.NewGoCollector(),
+	m.reg.MustRegister(m.closed, m.children, m.recovered, m.phase, m.lost, m.refused, m.dropped, m.behind, m.oldest, m.notices, m.canaries, m.lastSeen, m.trip, m.logins, m.steered, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), noted{m}, waits{m}, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "pitcrew_incidents_open", Help: "Incidents under way. Incidents of one cause count once, as their parent."}, func() float64 { return m.open(true) }),
 		prometheus.NewGaugeFunc(
@@ -90,6 +98,27 @@ func (m *metrics) backlog(b bus.Queue) {
 
 func (m *metrics) notice(receiver string, r notify.Result) {
 	m.notices.WithLabelValues(receiver, string(r)).Inc()
+}
+
+// watchHops makes the hops known before a canary has passed them: a receiver that never takes one is not absent.
+func (m *metrics) watchHops(names []string) {
+	for _, name := range names {
+		m.lastSeen.WithLabelValues(name)
+	}
+}
+
+// hop counts a canary. It reports the first failure in a row.
+func (m *metrics) hop(name string, sent, now time.Time, err error) (fails bool) {
+	if err != nil {
+		m.canaries.WithLabelValues(name, "failed").Inc()
+		_, before := m.failing.Swap(name, true)
+		return !before
+	}
+	m.failing.Delete(name)
+	m.canaries.WithLabelValues(name, "passed").Inc()
+	m.lastSeen.WithLabelValues(name).Set(float64(now.UnixMilli()) / 1000)
+	m.trip.WithLabelValues(name).Set(now.Sub(sent).Seconds())
+	return false
 }
 
 func (m *metrics) observe(i *incident.Incident) {

@@ -54,14 +54,16 @@ type Options struct {
 	LossWait     time.Duration // until the silence of a node's agent and kubelet opens an incident without other evidence; default 40 s
 	// Alertmanagers and Webhooks are http addresses that the policy step notify sends to.
 	Alertmanagers, Webhooks []string
-	Steer                   string // address of the webhook that steers replacements below Kubernetes 1.36; empty: none
-	SteerCA                 string // directory with the webhook's authority, ca.crt and ca.key
-	OTLP                    string // address for traces; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, if it does
-	Page                    string // address of the incident page; empty: none
-	PageAccess              string // file that says who may use it
-	PageActions             bool   // operators may act on it
-	PagePeople              string // file of what people did, as `pitcrew policy simulate --compare` reads it; empty: none
-	Runbooks                string // base address of the runbooks, for notices; empty: runbooks.DefaultBase
+	Channels                string        // file of Slack channels and webhooks with templates; empty: none
+	Canary                  time.Duration // between canaries; 0 means one a minute, below 0 none
+	Steer                   string        // address of the webhook that steers replacements below Kubernetes 1.36; empty: none
+	SteerCA                 string        // directory with the webhook's authority, ca.crt and ca.key
+	OTLP                    string        // address for traces; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, if it does
+	Page                    string        // address of the incident page; empty: none
+	PageAccess              string        // file that says who may use it
+	PageActions             bool          // operators may act on it
+	PagePeople              string        // file of what people did, as `pitcrew policy simulate --compare` reads it; empty: none
+	Runbooks                string        // base address of the runbooks, for notices; empty: runbooks.DefaultBase
 	Log                     *slog.Logger
 
 	// AfterStep is called after each step of an incident and before it is recorded; tests crash there.
@@ -103,7 +105,8 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer b.Close()
-	to, err := receivers(o)
+	told := bus.NewBucket[notify.Record](b, bus.NoticeBucket)
+	to, err := receivers(o, told)
 	if err != nil {
 		return err
 	}
@@ -116,10 +119,12 @@ func Run(ctx context.Context, o Options) error {
 		defer cancel()
 		_ = traces.Close(flush)
 	}()
-	notices := notify.New(notify.Options{Receivers: to, Log: o.Log, Count: m.notice})
+	r := &remediator{o: o, bus: b, cluster: c, policies: policies, metrics: m, audit: record, traces: traces, told: told}
+	r.notices = notify.New(notify.Options{Receivers: to, Log: o.Log, Count: m.notice, Record: r.keep,
+		Probed: func(receiver string, canary notify.Notice, err error) { r.hop(receiver, canary.At, err) }})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ignoreEnd(ctx, c.Run(ctx)) })
-	group.Go(func() error { notices.Run(ctx); return nil })
+	group.Go(func() error { r.notices.Run(ctx); return nil })
 	if o.Metrics != "" {
 		group.Go(func() error { return m.serve(ctx, o.Metrics, o.Profiles) })
 	}
@@ -132,7 +137,6 @@ func Run(ctx context.Context, o Options) error {
 				Count: func(res steer.Result) { m.steered.WithLabelValues(string(res)).Inc() }})
 		})
 	}
-	r := &remediator{o: o, bus: b, cluster: c, policies: policies, metrics: m, audit: record, notices: notices, traces: traces}
 	policies.tell = r.wake
 	group.Go(func() error { return policies.watch(ctx) })
 	group.Go(func() error { return ignoreEnd(ctx, r.stand(ctx)) })
@@ -199,9 +203,17 @@ type remediator struct {
 	metrics  *metrics
 	audit    *audit
 	notices  *notify.Dispatcher
+	told     records
+	canary   canary
 	traces   *trace.Tracer
 	onsets   onsets // told without an incident
 	switched atomic.Pointer[bus.KillSwitch]
+}
+
+// records keeps what was told of incidents; bus.Bucket[notify.Record] is one.
+type records interface {
+	notify.Store
+	List(ctx context.Context) ([]bus.Change[notify.Record], error)
 }
 
 // kill is the kill switch as it stands.
@@ -340,7 +352,9 @@ func (r *remediator) lead(ctx context.Context, l cluster.Lead) error {
 		return ignoreEnd(term, group.Wait())
 	}
 	defer e.Wait()
-	r.tellStanding(e)
+	defer r.notices.Forget()
+	r.tellStanding(ctx, e)
+	group.Go(func() error { return r.sendCanaries(ctx, pub.Publish) })
 	group.Go(func() error { return r.bus.EventsInLanes(ctx, bus.ActingConsumer, r.lanes(e, seen)) })
 	group.Go(func() error { return r.conditions(ctx, e, said) })
 	group.Go(func() error { return r.upkeep(ctx, e, said) })
@@ -423,6 +437,10 @@ const (
 func (r *remediator) lanes(e *incident.Engine, seen *occurrences) bus.Lanes {
 	return bus.Lanes{
 		Handle: func(ctx context.Context, d bus.Delivery) error {
+			if d.Event.Type == event.Canary { // before anything learns of it
+				r.canaryCame(d)
+				return nil
+			}
 			if d.Event.Data.Target.Node == "" && d.Gateway == "" { // who publishes for a node speaks of that node, whatever it leaves out
 				d.Event.Data.Target.Node = d.Node
 			}

@@ -2,22 +2,26 @@ package remediator
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math/bits"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
 	"github.com/pitcrew/pitcrew/remediator/incident"
 	"github.com/pitcrew/pitcrew/remediator/notify"
 	"github.com/pitcrew/pitcrew/remediator/policy"
+	"github.com/pitcrew/pitcrew/rules"
 )
 
 // tellAgain is how long after its close an incident is told again by a new leader: the one before may have ended in between.
 const tellAgain = 10 * time.Minute
 
-// receivers are the places that notices go to, by the addresses of the options.
-func receivers(o Options) (out []notify.Receiver, err error) {
+// receivers are the places that notices go to, by the addresses and the file of the options.
+func receivers(o Options, threads notify.Store) (out []notify.Receiver, err error) {
 	for _, address := range o.Alertmanagers {
 		a, err := notify.NewAlertmanager(address, o.Runbooks)
 		if err != nil {
@@ -31,6 +35,13 @@ func receivers(o Options) (out []notify.Receiver, err error) {
 			return nil, err
 		}
 		out = append(out, w)
+	}
+	if o.Channels != "" {
+		more, err := notify.Channels(o.Channels, o.Runbooks, threads)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, more...)
 	}
 	return out, nil
 }
@@ -51,6 +62,8 @@ func (r *remediator) tell(i *incident.Incident) {
 		r.notices.Tell(incidentNotice(i, notify.Closed))
 	case i.NeedsPerson():
 		r.notices.Tell(incidentNotice(i, notify.Waiting))
+	case i.Group == nil && i.Plan.Mode != policy.Observe:
+		r.notices.Tell(incidentNotice(i, notify.Progress))
 	}
 }
 
@@ -60,13 +73,30 @@ func (r *remediator) speaks(i *incident.Incident) bool {
 	return e == nil || e.Speaks(i)
 }
 
-// tellStanding tells again, after a change of leader, what the one before may not have told.
-func (r *remediator) tellStanding(e *incident.Engine) {
+// tellStanding tells again, after a change of leader, what the one before may not have told. What it recorded as delivered is not sent
+// again. An incident that closed while a receiver was away is told as closed, however long ago that was.
+func (r *remediator) tellStanding(ctx context.Context, e *incident.Engine) {
+	told, err := r.told.List(ctx)
+	if err != nil && ctx.Err() == nil {
+		r.o.Log.Warn("the record of notices cannot be read; some may come twice, with the same id", "error", err)
+	}
+	owed := map[string]bool{} // receivers were told of these, and not that they closed
+	for _, c := range told {
+		r.notices.Delivered(c.Value.Deliveries)
+		owed[c.Value.Incident] = r.notices.Owes(c.Value.Deliveries)
+	}
 	_, all := e.Incidents()
 	for _, i := range all {
-		if i.Open() || time.Since(i.ClosedAt) < tellAgain {
+		if i.Open() || time.Since(i.ClosedAt) < tellAgain || owed[i.ID] {
 			r.tell(i)
 		}
+	}
+}
+
+// keep records that a receiver took a notice.
+func (r *remediator) keep(ctx context.Context, d notify.Delivery) {
+	if err := notify.Keep(ctx, r.told, d); err != nil {
+		r.o.Log.Warn("record that a notice was delivered; after a change of leader it may come again", "to", d.Receiver, "key", d.Key, "error", err)
 	}
 }
 
@@ -76,25 +106,27 @@ func incidentNotice(i *incident.Incident, stage notify.Stage) notify.Notice {
 		Key: i.ID + "/" + string(stage), Stage: stage, Incident: i.ID, Cluster: i.Cluster, Node: f.Node, GPU: f.GPU, Signal: f.Signal, Severity: string(f.Sev),
 		Policy: i.Plan.Policy, Rule: i.Plan.Rule, State: string(i.State), Detail: f.Event.Data.Evidence.Raw, Began: i.Began(), At: i.StateAt,
 	}
-	about := "node " + f.Node
+	n.Broken = named(f.Signal) + " on " + f.Node
 	if i.Job != nil {
 		n.Namespace, n.Job = i.Job.Namespace, i.Job.Name
-		about = fmt.Sprintf("%s %s/%s", i.Job.Kind, i.Job.Namespace, i.Job.Name)
+		n.Broken += fmt.Sprintf(", %s %s/%s", i.Job.Kind, i.Job.Namespace, i.Job.Name)
 	}
-	said := f.Signal + " on " + f.Node
 	if g := i.Group; g != nil {
 		n.Thread, n.Nodes = g.First, len(g.Nodes())
 		if g.FirstJob != nil { // the labels of the first child's alert
 			n.Namespace, n.Job = g.FirstJob.Namespace, g.FirstJob.Name
 		}
-		about, said = g.Domain.String(), fmt.Sprintf("%s on %d nodes, incident %s", f.Signal, n.Nodes, i.ID)
+		n.Broken = fmt.Sprintf("%s: %s on %d nodes, incident %s", g.Domain, named(f.Signal), n.Nodes, i.ID)
 	}
+	n.Doing = fmt.Sprintf("Rule %s of policy %s: %s", i.Plan.Rule, i.Plan.Policy, doing[i.State])
 	switch stage {
 	case notify.Updated:
 		n.Key = fmt.Sprintf("%s/%d", n.Key, doubled(n.Nodes))
-		n.At, n.Summary = i.Group.Joined, fmt.Sprintf("%s: %s; rule %s of policy %s", about, said, i.Plan.Rule, i.Plan.Policy)
+		n.At = i.Group.Joined
 	case notify.Opened:
-		n.At, n.Summary = i.Opened, fmt.Sprintf("%s: %s; rule %s of policy %s takes it up", about, said, i.Plan.Rule, i.Plan.Policy)
+		n.At = i.Opened
+	case notify.Progress:
+		n.Key = fmt.Sprintf("%s/%d/%s", n.Key, i.Round, i.State)
 	case notify.Waiting:
 		if n.Key = fmt.Sprintf("%s/%d/%s", n.Key, i.Round, i.Waiting); i.Wait != nil { // its words may change while it lasts
 			n.Key = fmt.Sprintf("%s/%d/%s/%d", i.ID, i.Round, i.Wait.Reason, i.Wait.Since.Unix())
@@ -105,12 +137,64 @@ func incidentNotice(i *incident.Incident, stage notify.Stage) notify.Notice {
 				n.Key += fmt.Sprintf("/%d", g.Answer.Number)
 			}
 		}
-		n.NeedsPerson, n.Summary = true, fmt.Sprintf("%s: %s; waits: %s", about, said, i.Waiting)
+		n.NeedsPerson, n.Doing = true, "Pitcrew waits: "+i.Waiting
 	case notify.Closed:
 		n.NeedsPerson, n.At, n.Ended, n.Outcome, n.LostSteps = i.NeedsPerson(), i.ClosedAt, i.ClosedAt, string(i.Outcome), i.LostSteps
-		n.Summary = fmt.Sprintf("%s: %s; %s: %s", about, said, i.Outcome, i.Reason)
+		n.Doing = fmt.Sprintf("Closed as %s: %s", i.Outcome, i.Reason)
+	}
+	if n.NeedsPerson {
+		n.Person = asks(i)
 	}
 	return n
+}
+
+// doing is what is being done in each state, in words.
+var doing = map[incident.State]string{
+	incident.Detected:     "the job's live state is being read",
+	incident.Correlated:   "a plan is being made",
+	incident.Planned:      "the plan is made, and its guards are being asked",
+	incident.Approved:     "the guards allow the plan, and it begins",
+	incident.Cordoned:     "faulty nodes get no new pods, and the checkpoint is being decided",
+	incident.Checkpointed: "the checkpoint is decided, and a node is being chosen",
+	incident.Placed:       "a node is chosen, and the pod is being moved",
+	incident.Restarted:    "the next attempt is written, and ranks are loading",
+	incident.Resumed:      "every rank has loaded, and their first step is awaited",
+	incident.Verified:     "every rank steps again, and the incident is being closed",
+}
+
+// asks is what a person is needed for.
+func asks(i *incident.Incident) string {
+	switch show := "`pitcrew incident show " + i.ID + "`"; {
+	case i.Open() && i.Remedy() != "":
+		return "it ends by " + i.Remedy()
+	case i.Outcome == incident.Observed:
+		return "the policy only observes; " + show + " says what it would have done"
+	case len(i.Cordons) > 0:
+		return "repair " + strings.Join(i.Cordons, ", ") + "; " + show
+	default:
+		return "see " + show
+	}
+}
+
+// xids are the names of the kernel's codes.
+var xids = sync.OnceValue(func() *rules.Tables {
+	t, err := rules.Builtin()
+	if err != nil {
+		return nil
+	}
+	return t
+})
+
+// named is a signal with its name in NVIDIA's catalog, if it has one.
+func named(signal string) string {
+	code, isXid := strings.CutPrefix(signal, "xid/")
+	number, err := strconv.Atoi(code)
+	if t := xids(); isXid && err == nil && t != nil {
+		if x := t.XID(number); x.Name != "" {
+			return signal + " (" + x.Name + ")"
+		}
+	}
+	return signal
 }
 
 // listener is who hears of events that no rule acts on; nil if there is no receiver, so that nothing is collected for such an event.
@@ -135,7 +219,8 @@ func (r *remediator) ignored(e event.Event, f incident.Facts, d policy.Judgement
 	n := notify.Notice{
 		Key: "event/" + e.ID, Stage: notify.Finding, Cluster: r.o.Cluster, Node: t.Node, GPU: t.GPU, Signal: d.Signal, Severity: string(e.Data.Severity),
 		Policy: d.Policy, Rule: d.Rule, Detail: e.Data.Evidence.Raw, Began: began(e), At: e.Time,
-		Summary: fmt.Sprintf("%s on %s: %s", d.Signal, t.Node, cmp.Or(d.Detail, "rule "+d.Rule+" of policy "+d.Policy)),
+		Broken: named(d.Signal) + " on " + t.Node,
+		Doing:  "Nothing is being done: " + cmp.Or(d.Detail, "rule "+d.Rule+" of policy "+d.Policy+" only tells of it"),
 	}
 	if f.Gang != nil {
 		n.Namespace, n.Job = f.Gang.Job.Namespace, f.Gang.Job.Name

@@ -20,9 +20,9 @@ type ear struct{ heard []notify.Notice }
 
 func (*ear) Name() string { return "ear" }
 
-func (e *ear) Send(_ context.Context, n notify.Notice) error {
+func (e *ear) Send(_ context.Context, n notify.Notice) (string, error) {
 	e.heard = append(e.heard, n)
-	return nil
+	return "", nil
 }
 
 // telling runs f with a remediator that tells an ear, and gives what that heard.
@@ -107,7 +107,7 @@ func TestAnIncidentIsToldWhenItOpensWaitsForAPersonAndCloses(t *testing.T) {
 	}
 	n := heard[3]
 	if n.Key != "inc-1/closed" || n.Job != "llm" || n.Outcome != "recovered" || *n.LostSteps != 3 || !n.Ended.Equal(t0.Add(4*time.Second)) || !n.Began.Equal(t0.Add(-time.Second)) ||
-		n.Summary != "Job train/llm: xid/79 on a1; recovered: all step" {
+		n.Summary != "xid/79 (GPU fell off the bus) on a1, Job train/llm. Closed as recovered: all step. No person is needed." {
 		t.Errorf("notice %+v", n)
 	}
 }

@@ -73,6 +73,8 @@ func command() *cobra.Command {
 	p.StringVar(&o.Audit, "audit", "", "file of the audit log, one JSON line per write to the cluster")
 	f.StringSliceVar(&o.Alertmanagers, "alertmanager", list("PITCREW_ALERTMANAGER"), "address of an Alertmanager for the policy step notify, such as http://alertmanager:9093; repeat it for each of a cluster (PITCREW_ALERTMANAGER)")
 	f.StringSliceVar(&o.Webhooks, "webhook", list("PITCREW_WEBHOOK"), "address that gets the policy step notify as CloudEvents; may be repeated (PITCREW_WEBHOOK)")
+	f.StringVar(&o.Channels, "channels", env("PITCREW_CHANNELS", ""), "`file` of Slack channels and of webhooks with templates for the policy step notify (PITCREW_CHANNELS)")
+	f.DurationVar(&o.Canary, "canary", period("PITCREW_CANARY", time.Minute), "time between canaries, which show that notices arrive; -1s: none (PITCREW_CANARY)")
 	f.StringVar(&o.Steer, "steer", env("PITCREW_STEER", ""), "`address` of the webhook that sends replacements to their nodes below Kubernetes 1.36, such as :9443; empty: none (PITCREW_STEER)")
 	f.StringVar(&o.SteerCA, "steer-ca", env("PITCREW_STEER_CA", ""), "`directory` with ca.crt and ca.key, by which the webhook makes its certificates (PITCREW_STEER_CA)")
 	pageFlags(f, &o)
@@ -125,6 +127,14 @@ func count(name string) int {
 		return 0
 	}
 	return n
+}
+
+// period is an environment variable's duration, or the other one if it is none.
+func period(name string, otherwise time.Duration) time.Duration {
+	if d, err := time.ParseDuration(os.Getenv(name)); err == nil {
+		return d
+	}
+	return otherwise
 }
 
 // list is an environment variable's words, which commas part.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,8 +15,11 @@ import (
 type Options struct {
 	Receivers []Receiver
 	Log       *slog.Logger
-	// Count, if not nil, hears what became of each notice. It is called by several goroutines.
-	Count func(receiver string, r Result)
+	// Count, Record and Probed, if not nil, hear what became of each notice, of each notice of an incident that was delivered, and of
+	// each canary. They are called by several goroutines. Record must return when its context ends.
+	Count  func(receiver string, r Result)
+	Record func(ctx context.Context, d Delivery)
+	Probed func(receiver string, canary Notice, err error)
 
 	Queue   int           // notices that wait for one receiver, default 1,024
 	First   time.Duration // wait before the second try, default 250 ms; each further wait is twice as long
@@ -33,7 +38,19 @@ const (
 	Retried Result = "retried" // a try that failed and is made again
 	Failed  Result = "failed"  // refused, or tried for too long
 	Dropped Result = "dropped" // the queue was full
+	// Unproven is a notice that the receiver took, and that was not there when it was read back.
+	Unproven Result = "unproven"
 )
+
+// Delivery is a notice that a receiver took.
+type Delivery struct {
+	Thread   string    `json:"-"` // the incident
+	Receiver string    `json:"receiver"`
+	Key      string    `json:"key"`
+	Stage    Stage     `json:"stage"`
+	At       time.Time `json:"at"`              // when it was delivered
+	Proof    string    `json:"proof,omitempty"` // empty: none
+}
 
 const (
 	defaultQueue   = 1024
@@ -42,11 +59,25 @@ const (
 	defaultGiveUp  = time.Hour
 	defaultTimeout = 10 * time.Second
 	defaultFlush   = 2 * time.Second
-	maxTold        = 8192 // keys remembered
+	maxTold        = 8192             // keys remembered
+	maxRetryAfter  = 10 * time.Minute // the longest wait that a receiver may ask for
+	recordWithin   = 5 * time.Second
 )
 
 // ErrRefused is wrapped by the error of a notice that the receiver will never take.
 var ErrRefused = errors.New("refused")
+
+// ErrUnproven is wrapped by the error of a notice that the receiver took, and that was not there when it was read back. It is not
+// tried again: a receiver behind a load balancer would get it without end.
+var ErrUnproven = errors.New("taken, but not there when read back")
+
+// busy is an error of a receiver that asked to wait.
+type busy struct {
+	error
+	after time.Duration
+}
+
+func (b busy) Unwrap() error { return b.error }
 
 // Dispatcher hands each notice to every receiver.
 type Dispatcher struct {
@@ -54,6 +85,7 @@ type Dispatcher struct {
 	lines []*line
 
 	mu    sync.Mutex
+	term  atomic.Int64 // counts the times that what waited was given up
 	told  map[string]bool
 	order []string // of told, the oldest first
 }
@@ -72,6 +104,12 @@ func New(o Options) *Dispatcher {
 	if o.Count == nil {
 		o.Count = func(string, Result) {}
 	}
+	if o.Record == nil {
+		o.Record = func(context.Context, Delivery) {}
+	}
+	if o.Probed == nil {
+		o.Probed = func(string, Notice, error) {}
+	}
 	d := &Dispatcher{o: o, told: map[string]bool{}}
 	named := map[string]int{}
 	for _, r := range o.Receivers {
@@ -79,7 +117,12 @@ func New(o Options) *Dispatcher {
 		if named[name]++; named[name] > 1 { // two webhooks of one host are told apart by their order
 			name = fmt.Sprintf("%s (%d)", name, named[name])
 		}
-		d.lines = append(d.lines, &line{o: &d.o, to: r, name: name, more: make(chan struct{}, 1)})
+		l := &line{o: &d.o, to: r, name: name, more: make(chan struct{}, 1), done: map[string]bool{}, term: &d.term}
+		if f, can := r.(Follower); can {
+			l.follows = f.Follows()
+		}
+		l.probe, _ = r.(Prober)
+		d.lines = append(d.lines, l)
 	}
 	return d
 }
@@ -96,12 +139,36 @@ func (d *Dispatcher) Heard() bool { return len(d.lines) > 0 }
 
 // Tell takes a notice unless its key was told before. It does not block.
 func (d *Dispatcher) Tell(n Notice) {
-	if !d.Heard() || !d.isNew(n.Key) {
+	if !d.Heard() || n.Stage == Canary || !d.isNew(n.Key) {
 		return
 	}
+	n = n.tidy()
 	for _, l := range d.lines {
-		l.put(n)
+		if n.Stage != Progress || l.follows {
+			l.put(n)
+		}
 	}
+}
+
+// Probe sends a canary down every line whose receiver takes one, behind the notices that wait there. It does not block.
+func (d *Dispatcher) Probe(canary Notice) {
+	canary.Stage = Canary
+	canary = canary.tidy()
+	for _, l := range d.lines {
+		if l.probe != nil {
+			l.put(canary)
+		}
+	}
+}
+
+// Probes are the names of the receivers that take canaries.
+func (d *Dispatcher) Probes() (names []string) {
+	for _, l := range d.lines {
+		if l.probe != nil {
+			names = append(names, l.name)
+		}
+	}
+	return names
 }
 
 func (d *Dispatcher) isNew(key string) bool {
@@ -118,6 +185,43 @@ func (d *Dispatcher) isNew(key string) bool {
 	return true
 }
 
+// Delivered marks what an earlier process delivered: it is not sent to that receiver again.
+func (d *Dispatcher) Delivered(all []Delivery) {
+	for _, l := range d.lines {
+		l.mu.Lock()
+		for _, o := range all {
+			if o.Receiver == l.name {
+				l.done[o.Key] = true
+			}
+		}
+		l.mu.Unlock()
+	}
+}
+
+// Owes reports whether a receiver was told of an incident, and not that it closed.
+func (d *Dispatcher) Owes(all []Delivery) bool {
+	return slices.ContainsFunc(d.lines, func(l *line) bool {
+		its := func(o Delivery) bool { return o.Receiver == l.name }
+		closed := func(o Delivery) bool { return its(o) && o.Stage == Closed }
+		return slices.ContainsFunc(all, its) && !slices.ContainsFunc(all, closed)
+	})
+}
+
+// Forget gives up what waits, and what was told: another process leads now and tells how things stand. A notice that is late would say
+// that an incident is open which that process has closed.
+func (d *Dispatcher) Forget() {
+	d.mu.Lock()
+	d.told, d.order = map[string]bool{}, nil
+	d.mu.Unlock()
+	d.term.Add(1)
+	for _, l := range d.lines {
+		l.mu.Lock()
+		l.queue = nil
+		clear(l.done)
+		l.mu.Unlock()
+	}
+}
+
 // Run sends until ctx ends and what then still waits was tried once more.
 func (d *Dispatcher) Run(ctx context.Context) {
 	var all sync.WaitGroup
@@ -129,17 +233,28 @@ func (d *Dispatcher) Run(ctx context.Context) {
 
 // line is the way to one receiver: notices leave in the order in which they came.
 type line struct {
-	o    *Options
-	to   Receiver
-	name string // for metrics and logs
-	more chan struct{}
+	o       *Options
+	to      Receiver
+	name    string // for metrics and logs
+	follows bool
+	probe   Prober // nil: takes no canary
+	term    *atomic.Int64
+	more    chan struct{}
 
 	mu    sync.Mutex
 	queue []Notice
+	done  map[string]bool // keys that an earlier process delivered
 }
 
 func (l *line) put(n Notice) {
 	l.mu.Lock()
+	if l.done[n.Key] {
+		l.mu.Unlock()
+		return
+	}
+	if n.Stage == Canary || n.Stage == Progress { // the newest says all
+		l.queue = slices.DeleteFunc(l.queue, func(q Notice) bool { return q.Stage == n.Stage && q.thread() == n.thread() })
+	}
 	full := len(l.queue) >= l.o.Queue
 	if full {
 		l.queue = l.queue[1:] // what an incident came to says more than how it began
@@ -168,6 +283,7 @@ func (l *line) take() (Notice, bool) {
 
 func (l *line) run(ctx context.Context) {
 	for ctx.Err() == nil {
+		term := l.term.Load()
 		n, ok := l.take()
 		if !ok {
 			select {
@@ -176,7 +292,7 @@ func (l *line) run(ctx context.Context) {
 			}
 			continue
 		}
-		if !l.deliver(ctx, n) {
+		if !l.deliver(ctx, n, term) {
 			l.putBack(n)
 		}
 	}
@@ -189,14 +305,27 @@ func (l *line) putBack(n Notice) {
 	l.queue = append([]Notice{n}, l.queue...)
 }
 
-// deliver tries until the notice is sent or given up; false when ctx ended first.
-func (l *line) deliver(ctx context.Context, n Notice) bool {
+// deliver tries until the notice is sent or given up; false when ctx ended first. A canary is tried once: the next one follows.
+func (l *line) deliver(ctx context.Context, n Notice, term int64) bool {
+	if n.Stage == Canary {
+		_, err := l.try(ctx, n)
+		l.o.Probed(l.name, n, err)
+		return true
+	}
 	until := time.Now().Add(l.o.GiveUp)
 	for wait := l.o.First; ; wait = min(2*wait, l.o.Most) {
-		err := l.try(ctx, n)
+		if l.term.Load() != term {
+			return true // another process tells it
+		}
+		proof, err := l.try(ctx, n)
 		switch {
 		case err == nil:
-			l.o.Count(l.name, Sent)
+			l.sent(ctx, n, proof)
+			return true
+		case errors.Is(err, ErrUnproven):
+			l.o.Count(l.name, Unproven)
+			l.o.Log.Warn("notice taken, but not there when read back; give each Alertmanager its own address, not a load balancer's", "to", l.name, "key", n.Key, "error", err)
+			l.record(ctx, n, "")
 			return true
 		case ctx.Err() != nil:
 			return false
@@ -209,7 +338,11 @@ func (l *line) deliver(ctx context.Context, n Notice) bool {
 		if wait == l.o.First {
 			l.o.Log.Warn("notice not sent; trying again", "to", l.name, "key", n.Key, "error", err)
 		}
-		t := time.NewTimer(wait)
+		pause := wait
+		if asked := (busy{}); errors.As(err, &asked) {
+			pause = max(wait, min(asked.after, maxRetryAfter))
+		}
+		t := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			t.Stop()
@@ -220,7 +353,7 @@ func (l *line) deliver(ctx context.Context, n Notice) bool {
 }
 
 // try sends once. The end of ctx does not tear a try that is under way, or the notice would come twice.
-func (l *line) try(ctx context.Context, n Notice) error {
+func (l *line) try(ctx context.Context, n Notice) (proof string, err error) {
 	sending, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Timeout)
 	defer cancel()
 	hurry := context.AfterFunc(ctx, func() {
@@ -231,7 +364,25 @@ func (l *line) try(ctx context.Context, n Notice) error {
 		}
 	})
 	defer hurry()
+	if n.Stage == Canary {
+		return "", l.probe.Probe(sending, n)
+	}
 	return l.to.Send(sending, n)
+}
+
+// sent counts a notice that was delivered and records it.
+func (l *line) sent(ctx context.Context, n Notice, proof string) {
+	l.o.Count(l.name, Sent)
+	l.record(ctx, n, proof)
+}
+
+func (l *line) record(ctx context.Context, n Notice, proof string) {
+	if n.thread() == "" || n.Stage == Progress {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
+	defer cancel()
+	l.o.Record(ctx, Delivery{Thread: n.thread(), Receiver: l.name, Key: n.Key, Stage: n.Stage, At: time.Now(), Proof: proof})
 }
 
 // last gives what is left one more chance when the work ends.
@@ -239,11 +390,15 @@ func (l *line) last(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Flush)
 	defer cancel()
 	for n, ok := l.take(); ok; n, ok = l.take() {
-		if err := l.to.Send(ctx, n); err != nil {
+		if n.Stage == Canary {
+			continue
+		}
+		proof, err := l.to.Send(ctx, n)
+		if err != nil && !errors.Is(err, ErrUnproven) {
 			l.o.Count(l.name, Failed)
 			l.o.Log.Error("notice not sent before the end", "to", l.name, "key", n.Key, "error", err)
 			continue
 		}
-		l.o.Count(l.name, Sent)
+		l.sent(ctx, n, proof)
 	}
 }

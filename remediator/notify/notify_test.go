@@ -36,6 +36,10 @@ func newPlace(t *testing.T, statuses ...int) *place {
 	p := &place{statuses: statuses, came: make(chan struct{}, 1000)}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		if r.Method == http.MethodGet { // what an Alertmanager is asked
+			_, _ = io.WriteString(w, "[]")
+			return
+		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.media, p.path = r.Header.Get("Content-Type"), r.URL.Path
@@ -197,7 +201,7 @@ func TestAnIncidentIsOneAlertFromItsOpeningToItsClose(t *testing.T) {
 }
 
 func TestAnIncidentThatFailedKeepsCallingAPerson(t *testing.T) {
-	as := alerts(notice(Closed, func(n *Notice) { n.NeedsPerson = true }), "")
+	as := alerts(notice(Closed, func(n *Notice) { n.NeedsPerson = true }), began, "")
 	if len(as) != 2 || as[1].Labels["alertname"] != "PitcrewNeedsPerson" || !as[1].EndsAt.After(as[0].EndsAt) {
 		t.Errorf("alerts %+v", as)
 	}
@@ -251,16 +255,16 @@ type stuck struct {
 
 func (*stuck) Name() string { return "stuck" }
 
-func (s *stuck) Send(ctx context.Context, n Notice) error {
+func (s *stuck) Send(ctx context.Context, n Notice) (string, error) {
 	select {
 	case <-s.free:
 	case <-ctx.Done():
-		return ctx.Err()
+		return "", ctx.Err()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.got = append(s.got, n.Key)
-	return nil
+	return "", nil
 }
 
 func TestAReceiverThatHangsDelaysNobodyAndItsQueueIsBounded(t *testing.T) {
@@ -298,9 +302,9 @@ type down struct{ tries []time.Time }
 
 func (*down) Name() string { return "down" }
 
-func (f *down) Send(context.Context, Notice) error {
+func (f *down) Send(context.Context, Notice) (string, error) {
 	f.tries = append(f.tries, time.Now())
-	return errors.New("connection refused")
+	return "", errors.New("connection refused")
 }
 
 func TestTriesBackOffAndEnd(t *testing.T) {

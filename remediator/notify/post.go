@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // maxSaid bounds what is read of an answer that says what is wrong.
@@ -21,6 +23,7 @@ type endpoint struct {
 	url    *url.URL
 	media  string
 	client *http.Client
+	header http.Header // of every request; may hold secrets
 }
 
 func newEndpoint(address, path, media string) (endpoint, error) {
@@ -62,6 +65,12 @@ func (e endpoint) redact(said string) string {
 	for _, query := range e.url.Query() {
 		parts = append(parts, query...)
 	}
+	for _, values := range e.header {
+		parts = append(parts, values...)
+		for _, v := range values {
+			parts = append(parts, strings.Fields(v)...) // "Bearer TOKEN"
+		}
+	}
 	slices.SortFunc(parts, func(a, b string) int { return len(b) - len(a) }) // a part is left out with what is around it
 	for _, p := range parts {
 		if len(p) >= leastSecret {
@@ -71,32 +80,62 @@ func (e endpoint) redact(said string) string {
 	return said
 }
 
-// post sends v. An answer that a repetition cannot change wraps ErrRefused.
+// post sends v as JSON. An answer that a repetition cannot change wraps ErrRefused.
 func (e endpoint) post(ctx context.Context, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url.String(), bytes.NewReader(body))
+	_, err = e.do(ctx, http.MethodPost, body, maxSaid)
+	return err
+}
+
+// do makes a request and returns at most so many bytes of an answer that is well.
+func (e endpoint) do(ctx context.Context, method string, body []byte, most int64) (answer []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, e.url.String(), bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return nil, fmt.Errorf("%w: the address cannot be used", ErrRefused) // the error repeats it
 	}
-	req.Header.Set("Content-Type", e.media)
+	for name, values := range e.header {
+		req.Header[name] = values
+	}
+	if len(body) > 0 {
+		req.Header.Set("Content-Type", e.media)
+	}
 	req.Header.Set("User-Agent", "pitcrew-remediator")
 	resp, err := e.client.Do(req)
 	if err != nil {
-		return cleaned(err, e)
+		return nil, cleaned(err, e)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	said, _ := io.ReadAll(io.LimitReader(resp.Body, maxSaid))
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)) // so that the connection is used again
-	switch {
-	case resp.StatusCode < 300:
-		return nil
-	case resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode >= 500:
-		return fmt.Errorf("%s: %s", e.redact(resp.Status), e.redact(strings.TrimSpace(string(said))))
+	if resp.StatusCode < 300 {
+		if answer, err = io.ReadAll(io.LimitReader(resp.Body, most)); err != nil {
+			return nil, cleaned(err, e)
+		}
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)) // so that the connection is used again
+		return answer, nil
 	}
-	return fmt.Errorf("%w: %s: %s", ErrRefused, e.redact(resp.Status), e.redact(strings.TrimSpace(string(said))))
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, maxSaid))
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20))
+	err = fmt.Errorf("%s: %s", e.redact(resp.Status), e.redact(strings.TrimSpace(string(said))))
+	switch {
+	case resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable:
+		return nil, busy{err, retryAfter(resp.Header.Get("Retry-After"), time.Now())}
+	case resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode >= 500:
+		return nil, err
+	}
+	return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+}
+
+// retryAfter reads the header of that name: seconds or a date. 0: it asks for nothing.
+func retryAfter(value string, now time.Time) time.Duration {
+	if s, err := strconv.Atoi(value); err == nil && s > 0 {
+		return time.Duration(min(s, int(maxRetryAfter/time.Second))) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil && at.After(now) {
+		return at.Sub(now)
+	}
+	return 0
 }
 
 // cleaned is the client's error without the address, which may hold a secret.

@@ -37,7 +37,7 @@ type envelope struct {
 }
 
 // Send implements Receiver.
-func (w *Webhook) Send(ctx context.Context, n Notice) error {
+func (w *Webhook) Send(ctx context.Context, n Notice) (proof string, err error) {
 	e := envelope{
 		SpecVersion: "1.0", ID: n.Key, Source: "//" + n.Cluster + "/remediator", Type: NoticeType, Time: n.At, DataContentType: "application/json", Data: n,
 	}
@@ -49,5 +49,5 @@ func (w *Webhook) Send(ctx context.Context, n Notice) error {
 	case n.Node != "":
 		e.Subject = "node/" + n.Node
 	}
-	return w.to.post(ctx, e)
+	return "", w.to.post(ctx, e)
 }
