@@ -116,7 +116,7 @@ var valueSets = map[string]map[string]any{
 		"nats": map[string]any{"url": "tls://nats:4222"}},
 	"enforcing, with names of all sorts": {"image": map[string]any{"repository": "registry.example/pitcrew", "digest": "sha256:" + strings.Repeat("0a", 32)},
 		"imagePullSecrets": []any{"registry"}, "policies": map[string]any{"mode": "enforce", "extra": map[string]any{"mine.yaml": ownPolicy}}, "placementPolicy": true,
-		"remediator": map[string]any{"alertmanagers": []any{"http://a:9093", "http://b:9093"}, "webhooks": []any{"https://x/y"}, "otlp": "tempo:4317"},
+		"remediator": map[string]any{"alertmanagers": []any{"http://a:9093", "http://b:9093"}, "webhooks": []any{"https://x/y"}, "channelsSecret": "pitcrew-channels", "canary": "30s", "otlp": "tempo:4317"},
 		"uninstall":  map[string]any{"keepCordons": true}, "bus": map[string]any{"persistence": map[string]any{"whenDeleted": "Retain", "storageClassName": "fast"}}},
 	"enforcing below Kubernetes 1.36":  {"policies": map[string]any{"mode": "approve"}, "placementPolicy": false},
 	"with dashboards":                  {"monitoring": map[string]any{"dashboards": map[string]any{"kind": "configMap"}}},
