@@ -106,7 +106,7 @@ func incidentNotice(i *incident.Incident, stage notify.Stage) notify.Notice {
 		Key: i.ID + "/" + string(stage), Stage: stage, Incident: i.ID, Cluster: i.Cluster, Node: f.Node, GPU: f.GPU, Signal: f.Signal, Severity: string(f.Sev),
 		Policy: i.Plan.Policy, Rule: i.Plan.Rule, State: string(i.State), Detail: f.Event.Data.Evidence.Raw, Began: i.Began(), At: i.StateAt,
 	}
-	n.Broken = named(f.Signal) + " on " + f.Node
+	n.Broken = titled(f.Signal) + " on " + f.Node
 	if i.Job != nil {
 		n.Namespace, n.Job = i.Job.Namespace, i.Job.Name
 		n.Broken += fmt.Sprintf(", %s %s/%s", i.Job.Kind, i.Job.Namespace, i.Job.Name)
@@ -116,7 +116,7 @@ func incidentNotice(i *incident.Incident, stage notify.Stage) notify.Notice {
 		if g.FirstJob != nil { // the labels of the first child's alert
 			n.Namespace, n.Job = g.FirstJob.Namespace, g.FirstJob.Name
 		}
-		n.Broken = fmt.Sprintf("%s: %s on %d nodes, incident %s", g.Domain, named(f.Signal), n.Nodes, i.ID)
+		n.Broken = fmt.Sprintf("%s: %s on %d nodes, incident %s", g.Domain, titled(f.Signal), n.Nodes, i.ID)
 	}
 	n.Doing = fmt.Sprintf("Rule %s of policy %s: %s", i.Plan.Rule, i.Plan.Policy, doing[i.State])
 	switch stage {
@@ -185,8 +185,8 @@ var xids = sync.OnceValue(func() *rules.Tables {
 	return t
 })
 
-// named is a signal with its name in NVIDIA's catalog, if it has one.
-func named(signal string) string {
+// titled is a signal with its name in NVIDIA's catalog, if it has one.
+func titled(signal string) string {
 	code, isXid := strings.CutPrefix(signal, "xid/")
 	number, err := strconv.Atoi(code)
 	if t := xids(); isXid && err == nil && t != nil {
@@ -219,7 +219,7 @@ func (r *remediator) ignored(e event.Event, f incident.Facts, d policy.Judgement
 	n := notify.Notice{
 		Key: "event/" + e.ID, Stage: notify.Finding, Cluster: r.o.Cluster, Node: t.Node, GPU: t.GPU, Signal: d.Signal, Severity: string(e.Data.Severity),
 		Policy: d.Policy, Rule: d.Rule, Detail: e.Data.Evidence.Raw, Began: began(e), At: e.Time,
-		Broken: named(d.Signal) + " on " + t.Node,
+		Broken: titled(d.Signal) + " on " + t.Node,
 		Doing:  "Nothing is being done: " + cmp.Or(d.Detail, "rule "+d.Rule+" of policy "+d.Policy+" only tells of it"),
 	}
 	if f.Gang != nil {

@@ -50,7 +50,7 @@ func Channels(path, books string, threads Store) ([]Receiver, error) {
 	}
 	var f channelsFile
 	if err := yaml.UnmarshalWithOptions(raw, &f, yaml.Strict()); err != nil {
-		return nil, fmt.Errorf("channels %s: %w", path, err)
+		return nil, fmt.Errorf("channels %s: %s", path, yaml.FormatError(err, false, false)) // without the source: a secret may be in it by mistake
 	}
 	secret := func(name string) (func() string, error) { return secretIn(filepath.Dir(path), name) }
 	var out []Receiver

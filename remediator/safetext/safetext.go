@@ -25,13 +25,13 @@ func Clean(s string, limit int) string {
 			s = s[:len(s)-1]
 		}
 	}
-	if strings.ContainsFunc(s, hidden) || !utf8.ValidString(s) {
+	if strings.ContainsFunc(s, Hidden) || !utf8.ValidString(s) {
 		var b strings.Builder
 		for _, r := range s {
 			switch {
 			case r == '\n' || r == '\t':
 				b.WriteByte(' ')
-			case hidden(r):
+			case Hidden(r):
 				fmt.Fprintf(&b, "‹U+%04X›", r)
 			default:
 				b.WriteRune(r) // of a byte that is no character: U+FFFD
@@ -45,8 +45,8 @@ func Clean(s string, limit int) string {
 	return s
 }
 
-// hidden reports whether a character is not shown as itself: controls, marks of direction, and others without a glyph.
-func hidden(r rune) bool {
+// Hidden reports whether a character is not shown as itself: controls, marks of direction, and others without a glyph.
+func Hidden(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp) || r == '\u115f' || r == '\u3164'
 }
 
