@@ -168,7 +168,7 @@ func asks(i *incident.Incident) string {
 	case i.Open() && i.Remedy() != "":
 		return "it ends by " + i.Remedy()
 	case i.Outcome == incident.Observed:
-		return "the policy only observes; " + show + " says what it would have done"
+		return "the policy only observes; " + show + " has what it would have done"
 	case len(i.Cordons) > 0:
 		return "repair " + strings.Join(i.Cordons, ", ") + "; " + show
 	default:
@@ -220,7 +220,7 @@ func (r *remediator) ignored(e event.Event, f incident.Facts, d policy.Judgement
 		Key: "event/" + e.ID, Stage: notify.Finding, Cluster: r.o.Cluster, Node: t.Node, GPU: t.GPU, Signal: d.Signal, Severity: string(e.Data.Severity),
 		Policy: d.Policy, Rule: d.Rule, Detail: e.Data.Evidence.Raw, Began: began(e), At: e.Time,
 		Broken: titled(d.Signal) + " on " + t.Node,
-		Doing:  "Nothing is being done: " + cmp.Or(d.Detail, "rule "+d.Rule+" of policy "+d.Policy+" only tells of it"),
+		Doing:  "Nothing is being done: " + cmp.Or(d.Detail, "rule "+d.Rule+" of policy "+d.Policy+" only notifies"),
 	}
 	if f.Gang != nil {
 		n.Namespace, n.Job = f.Gang.Job.Namespace, f.Gang.Job.Name
