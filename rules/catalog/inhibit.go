@@ -129,7 +129,9 @@ func InhibitRules(all []Record) string {
 		}
 		grave := weights[2-slices.Index(severities, r.Severity)]
 		write := func(source ...string) {
-			fmt.Fprintf(&b, "- source_matchers: [%s]\n  target_matchers: ['alertname=\"%s\"']\n  equal: [cluster, node]\n", strings.Join(source, ", "), r.Alert)
+			// Labels that both lack are equal: an alert that names no node mutes nothing.
+			source = append(source, `'node!=""'`)
+			fmt.Fprintf(&b, "- source_matchers: [%s]\n  target_matchers: ['alertname=\"%s\"', 'node!=\"\"']\n  equal: [cluster, node]\n", strings.Join(source, ", "), r.Alert)
 		}
 		if len(signals) > 0 {
 			write(`'alertname=~"`+findings+`"'`, `'signal=~"`+strings.Join(signals, "|")+`"'`, `'severity=~"`+strings.Join(grave, "|")+`"'`)
