@@ -114,7 +114,7 @@ const (
 	waitSamples   = 24   // after the onset: so late may a change be announced, …
 	waitSeconds   = 5.0  // … at most, a third of the time that a finding must last to act
 	sameShare     = 0.25 // … or of the displacement: the level stayed the same
-	lateSamples   = 64   // of a new workload: so late may its level come
+	lateSamples   = 32   // of a new workload: so late may its level come. What begins within them passes for it, so they are few
 	mostOfRing    = 5    // of eight samples
 	closeSamples  = 3    // in a row within the band that end a finding
 	gapIntervals  = 5    // and gapSeconds: a longer silence restarts the evidence

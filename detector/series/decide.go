@@ -174,9 +174,18 @@ func (e *Engine) decide(id ID, s *state, k uint8, x *Sample, v, ref, r, raw, dt,
 }
 
 // early reports whether an announcement may still come: whoever announces a change may be some steps late. A finding must last for longer
-// than that from its onset before it acts, so no action is delayed. If many onsets are asked for, there is no wait.
+// than that from its onset before it acts, so no action is delayed. If many onsets are asked for, there is no wait. All waits since the last
+// announcement or finding together are bounded by twice the time: a fault that comes in bursts has an onset in each.
 func (e *Engine) early(s *state) bool {
-	return s.flags&(flagTold|flagSibling) == flagTold && s.lead < e.share*min(waitSamples*s.every, waitSeconds)
+	if s.flags&(flagTold|flagSibling) != flagTold {
+		return false
+	}
+	wait := e.share * min(waitSamples*s.every, waitSeconds)
+	if s.lead >= wait || float32(s.good)*s.every >= 2*wait {
+		return false
+	}
+	s.good++ // at most 2 × waitSamples
+	return true
 }
 
 // restart takes the last values as the baseline; what is known of odd and even steps holds. Of phases other than the steps there are

@@ -32,7 +32,7 @@ type state struct {
 	work                uint16         // workload, folded
 	longest             uint8          // run of equal values before
 	phase, signal, what uint8          // signal: kind and direction
-	good, at            uint8          // samples back in the band; next place in the ring
+	good, at            uint8          // samples back in the band or, with no finding open, for which an announcement was waited; next place in the ring
 	flags, above, below uint8          // above, below: of the last eight residuals, those beyond half a threshold
 	leaning             int8           // samples in a row on one side
 }
