@@ -32,6 +32,7 @@ type driver struct {
 	wants      []placement.Request // of the pods that were last looked for a node for
 	asked      *bus.Save           // a round that saved, and of which the record may not know yet
 	pacedFrom  Sighting            // since when the pace of a recovered job is measured
+	pacedSince time.Time           // when this leader began to measure it
 	released   string              // the last round whose ranks were released, or left to their own deadline
 
 	pending atomic.Pointer[Wait] // the wait under way, also one that is not recorded

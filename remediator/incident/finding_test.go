@@ -349,6 +349,39 @@ func TestAMoveWhosePaceCouldNotBeMeasuredIsKnownNeitherToHaveHelpedNorNot(t *tes
 	}
 }
 
+// Nobody led for a while after the restart. The first steps that the new leader sees are slow by chance; one window of its own does not decide.
+func TestANewLeaderMeasuresForAsLongAsOneThatStayed(t *testing.T) {
+	for name, c := range map[string]struct {
+		away, slow time.Duration
+		want       Outcome
+		helped     bool
+	}{
+		"away for less than verify.within, then slow by chance": {25 * time.Second, 6 * time.Second, Recovered, true},
+		"away for longer, then slow by chance":                  {5 * time.Minute, 6 * time.Second, Recovered, true},
+		"away for longer, and never as fast again":              {5 * time.Minute, time.Hour, NotTheCause, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on(t, func(s *stage) {
+				f := slow(s, policy.Enforce)
+				s.says(s.lags(0))
+				s.until(time.Minute, "stepping", func(i Incident) bool { return i.FirstStep != nil })
+				s.stop()
+				time.Sleep(c.away)
+				s.startAs(func(e *Engine) { e.Judge = f })
+				if c.slow < time.Hour {
+					time.Sleep(c.slow)
+					s.moved()
+				}
+				i := s.until(3*time.Minute, "closed", func(i Incident) bool { return i.State == Closed })
+				book := s.e.Ledger.Book()
+				if g := book.Grant(i.ID); i.Outcome != c.want || g.Helped != c.helped {
+					t.Errorf("%s (%s), helped %v", i.Outcome, i.Reason, g.Helped)
+				}
+			})
+		})
+	}
+}
+
 // Two gateways split, and each finds the onset at another step: two events of one finding.
 func TestTwoGatewaysThatSplitMakeOneIncidentAndOneMove(t *testing.T) {
 	for name, later := range map[string]time.Duration{"at once": 0, "while it waits": 8 * time.Second, "after the move": 20 * time.Second} {

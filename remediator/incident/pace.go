@@ -143,8 +143,11 @@ func (v *view) paceNow(ctx context.Context) *Pace {
 func (v *view) verifyPace(ctx context.Context, live checkpoint.Gang) Result {
 	now := v.e.Now()
 	if v.FirstStep == nil {
-		v.d.pacedFrom = Sighting{}
+		v.d.pacedFrom, v.d.pacedSince = Sighting{}, time.Time{}
 		return Again("", func(i *Incident) { i.FirstStep = &now })
+	}
+	if v.d.pacedSince.IsZero() {
+		v.d.pacedSince = now
 	}
 	from := v.d.pacedFrom
 	if from.At.IsZero() || live.MaxStep < from.Step {
@@ -153,9 +156,10 @@ func (v *view) verifyPace(ctx context.Context, live checkpoint.Gang) Result {
 	}
 	steps, took := live.MaxStep-from.Step, now.Sub(from.At)
 	within := max(v.Plan.within(), time.Duration(4*paceSteps*v.Pace.Before*float64(time.Second)))
-	over := now.Sub(*v.FirstStep) >= within
+	looked := now.Sub(v.d.pacedSince) // by this leader: one window, after a time without a leader, may be slow by chance
+	over := looked >= within
 	if steps < paceSteps || took < paceFor {
-		if over && now.Sub(*v.FirstStep) >= 2*within {
+		if looked >= 2*within {
 			return GoOn(Verified, "all ranks stepped, but too few steps were seen to measure how long one takes")
 		}
 		return WaitFor(ReasonStepping, "", stepEvery)
