@@ -156,7 +156,7 @@ def _create_alone(final, data):
     return True
 
 
-def take(root, who, sleep=time.sleep, take_over=False, ours=lambda claim: False):
+def take(root, who, rank=None, sleep=time.sleep, take_over=False, ours=lambda claim: False):
     """Claim the directory for `who`, a run.Run. Raises ClaimRefused, or a StorageError where it cannot be written.
 
     ours(claim): whether another rank of this run made the newest claim. It then serves for this rank too. It is asked
@@ -180,6 +180,7 @@ def take(root, who, sleep=time.sleep, take_over=False, ours=lambda claim: False)
                     raise ClaimRefused("%s: %s" % (root, refusal))
             record = who.record(
                 epoch=past[-1]["epoch"] + 1 if past else 1,
+                rank=rank,
                 shared_attempt=_shared(root, who.attempt, past),
                 claimed_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             )

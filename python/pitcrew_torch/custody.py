@@ -79,14 +79,18 @@ class Custody:
         try:
             # Where ranks have no store to agree by, they find one another's claim.
             ours = self._near if adopt else lambda claim: False
-            return {"record": claims.take(self.root, self.run, take_over=self._take_over, ours=ours).record}
+            return {"record": claims.take(self.root, self.run, self._place()[0], take_over=self._take_over, ours=ours).record}
         except (ClaimRefused, OSError) as error:
             return {"error": "cannot claim %s: %s" % (self.root, error)}
 
     def _near(self, claim):
-        """Whether another rank of this attempt made the claim."""
+        """Whether another rank of this attempt made the claim. One of this rank's number is another launch's, and one
+        whose heartbeat has ended is of a run that is over."""
         near = abs(claim.get("started", 0) - self.run.started) < ADOPTED_WITHIN
-        return near and claim.get("attempt") == self.run.attempt and self._same(claim)
+        if not near or claim.get("attempt") != self.run.attempt or not self._same(claim):
+            return False
+        beat = claims.beat(self.root, claim["epoch"]) or {}
+        return claim.get("rank") != self._place()[0] and not beat.get("ended")
 
     def _same(self, claim):
         return self.run.is_instance(claim) or self.run.same_job(claim)

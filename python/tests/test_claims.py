@@ -379,6 +379,25 @@ def test_ranks_without_a_store_that_claim_at_the_same_moment_make_one_claim(tmp_
     assert first.own().suffix is second.own().suffix is None  # both save into the same directory
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_second_launch_without_a_store_shares_no_claim_with_the_first(tmp_path, ended):
+    def launch(launcher, started, host, rank):
+        who = run(0, "j", launcher=launcher, started=started, pid=launcher * 10, host=host)
+        place, step = lambda: (rank, 2), lambda: 0
+        return custody.Custody(str(tmp_path), who, place, Alone, lambda text: None, step, lambda error: None)
+
+    first = launch(50, 1000.0, "a", 0)
+    owner = first.own()
+    if ended:
+        first.end()
+    second = launch(90, 1060.0, "b", 1 if ended else 0)  # within the time in which ranks find one another
+    assert second.own().epoch == 2
+    first.end()
+    second.end()
+    with pytest.raises(claims.Fenced):
+        owner.check()
+
+
 def test_a_directory_that_cannot_be_written_is_a_clear_error_unless_it_is_only_read(tmp_path, monkeypatch):
     def mkdir(*_, **__):
         raise OSError(30, "Read-only file system")
@@ -396,5 +415,5 @@ def test_the_record_of_a_claim_has_the_documented_fields(tmp_path):
     record = json.loads((tmp_path / ".pitcrew" / "claim-000001.json").read_text())
     assert set(record) == {
         "v", "epoch", "attempt", "attempt_known", "managed", "run_id", "job", "master", "started", "launcher", "host",
-        "space", "pid", "pid_started", "shared_attempt", "claimed_at",
+        "space", "pid", "pid_started", "rank", "shared_attempt", "claimed_at",
     }  # fmt: skip
