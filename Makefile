@@ -65,6 +65,7 @@ $(TORCH)/complete:
 test-full: test $(TORCH)/complete ## test, then the builds of gateways and of other makers' nodes, the hook's tests on a current torch, each fuzz target for FUZZTIME
 	go test -tags $(TAGS),gateway,$(SCRAPE) ./collector
 	PITCREW_TEST_FULL=1 go test -tags $(TAGS) -run 'Throttles|WholeIncident' ./sandbox/agentbench
+	PITCREW_TEST_FULL=1 go test -tags $(TAGS) -run SlowRank ./sandbox/e2e/ranks
 	PITCREW_TEST_FULL=1 go test -tags $(TAGS) -run RealRing ./receivers/xidreceiver # overwrites this machine's kernel log: nothing else beside it
 	$(TORCH)/bin/python3 -c 'import torch; print("torch", torch.__version__)'
 	$(TORCH)/bin/python3 -m pytest -q python/tests

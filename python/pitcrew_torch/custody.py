@@ -79,7 +79,8 @@ class Custody:
         try:
             # Where ranks have no store to agree by, they find one another's claim.
             ours = self._near if adopt else lambda claim: False
-            return {"record": claims.take(self.root, self.run, self._place()[0], take_over=self._take_over, ours=ours).record}
+            rank, _ = self._place()
+            return {"record": claims.take(self.root, self.run, rank, take_over=self._take_over, ours=ours).record}
         except (ClaimRefused, OSError) as error:
             return {"error": "cannot claim %s: %s" % (self.root, error)}
 

@@ -41,10 +41,10 @@ type rig struct {
 	said []event.Event
 }
 
-// newRig starts the stage with spare nodes, and the shipped policies in a mode.
-func newRig(t *testing.T, spares int, mode policy.Mode) *rig {
+// newRig starts the stage with spare nodes, and the policies as change leaves the shipped ones.
+func newRig(t *testing.T, spares int, change func([]policy.Policy) []policy.Policy) *rig {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	t.Cleanup(cancel)
 	root, err := sandbox.RepoRoot()
 	if err != nil {
@@ -58,8 +58,7 @@ func newRig(t *testing.T, spares int, mode policy.Mode) *rig {
 	for i := range world + spares {
 		nodes = append(nodes, sandbox.NodeSpec{Name: fmt.Sprint("a", i+1), Rack: "rack-a", Spine: "spine-1", Zone: "zone-1", GPUCount: 8})
 	}
-	s, err := demo.SetUp(ctx, demo.StageOptions{Nodes: nodes, Progress: os.Stderr, Bin: bin, Gateway: true, Auth: true,
-		Policies: func(ps []policy.Policy) []policy.Policy { return policy.WithMode(ps, mode) }})
+	s, err := demo.SetUp(ctx, demo.StageOptions{Nodes: nodes, Progress: os.Stderr, Bin: bin, Gateway: true, Auth: true, Policies: change})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,11 +70,20 @@ func newRig(t *testing.T, spares int, mode policy.Mode) *rig {
 	})
 	r := &rig{T: t, Stage: s, ctx: ctx}
 	go r.listen()
-	if r.job, err = s.Submit(ctx, "ranks", demo.Scenario{Launcher: sandbox.LauncherPitcrew, Workload: demo.KindJob, Pods: world, Env: trainer}); err != nil {
-		t.Fatal(err)
-	}
 	return r
 }
+
+// submit starts the job of the rig.
+func (r *rig) submit() {
+	r.Helper()
+	var err error
+	r.job, err = r.Submit(r.ctx, "ranks", demo.Scenario{Launcher: sandbox.LauncherPitcrew, Workload: demo.KindJob, Pods: world, Env: trainer})
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func observing(ps []policy.Policy) []policy.Policy { return policy.WithMode(ps, policy.Observe) }
 
 func (r *rig) listen() {
 	_ = r.Bus().Events(r.ctx, "", func(_ context.Context, d bus.Delivery) error {

@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/pitcrew/pitcrew/event"
-	"github.com/pitcrew/pitcrew/remediator/policy"
 	"github.com/pitcrew/pitcrew/sandbox"
 )
 
 // One job lives through all of it, in this order, so that the job's own doings and the ends of earlier faults are part of each test.
 func TestTheRankThatFellBehindIsNamedAndNobodyForWhatAJobDoesByItself(t *testing.T) {
-	r := newRig(t, 0, policy.Observe)
+	r := newRig(t, 0, observing)
+	r.submit()
 	r.step(1, 2*time.Minute)
 	began := time.Now()
 	r.step(settled, 2*time.Minute)
