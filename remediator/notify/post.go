@@ -39,8 +39,12 @@ func newEndpoint(address, path, media string) (endpoint, error) {
 	if path != "" {
 		u = u.JoinPath(path)
 	}
-	return endpoint{url: u, media: media, client: &http.Client{}}, nil
+	return endpoint{url: u, media: media, client: &http.Client{CheckRedirect: refuseRedirect}}, nil
 }
+
+// refuseRedirect rejects every redirect. A client that follows one sends the headers and the address, which may be secrets, to another host,
+// and turns the POST into a GET without a body, which that host may accept.
+func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // name is the address without what may be secret: credentials, the query, and the path, which is the whole secret of many webhooks.
 func (e endpoint) name() string {

@@ -61,7 +61,6 @@ func NewSlack(name string, o SlackOptions) (*Slack, error) {
 	case o.Threads == nil || o.Token == nil:
 		return nil, fmt.Errorf("slack %s: it needs a token and a store of threads", name)
 	}
-	api.client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }} // the token stays with Slack
 	return &Slack{name: name, o: o, api: api, id: rand.Text()}, nil
 }
 
