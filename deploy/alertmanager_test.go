@@ -155,6 +155,7 @@ func TestTheShippedAlertmanagerConfigurationMakesOneThreadOfOneIncident(t *testi
 		parent.Nodes, parent.Summary = nodes, fmt.Sprintf("rack r1: xid/79 on %d nodes. A person is needed: approve it.", nodes)
 		send(parent)
 	}
+	n.Node, n.Signal, n.Severity = "a3", "xid/95", "warning" // the first fault has ended
 	n.Stage, n.NeedsPerson, n.Ended, n.At, n.Summary = notify.Closed, false, time.Now(), time.Now(), "xid/79 on a2. Closed as recovered. No person is needed."
 	send(n)
 	done := p.wait(t, "/pagerduty", `"event_action":"resolve"`)

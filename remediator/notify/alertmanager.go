@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -17,7 +18,8 @@ import (
 
 // Alertmanager sends notices as alerts of the v2 API. An incident is one alert, PitcrewIncident, from its opening to its close; while
 // a person is needed, also after the close, PitcrewNeedsPerson fires beside it. A finding on which no rule acts is a
-// PitcrewFinding, which Alertmanager's own resolve_timeout ends. Labels do not change over an incident, so that it stays one alert.
+// PitcrewFinding, which Alertmanager's own resolve_timeout ends. Labels do not change over an incident, so that it stays one alert: what
+// a notice says of the fault may change, so the labels are those of the alert that is active there already.
 // What it takes is read back: an alert that fires must be there, and one that ended must not.
 type Alertmanager struct {
 	to, back, silences, silence endpoint
@@ -37,6 +39,7 @@ const (
 
 const (
 	maxReadBack = 1 << 20
+	listWithin  = 3 * time.Second
 	apiMedia    = "application/json"
 )
 
@@ -62,14 +65,68 @@ func (*Alertmanager) Follows() bool { return true }
 
 // Send implements Receiver.
 func (a *Alertmanager) Send(ctx context.Context, n Notice) (proof string, err error) {
-	said := alerts(n, a.now(), a.runbooks)
+	now := a.now()
+	there, unread := a.ofIncident(ctx, n)
+	said := rejoin(alerts(n, now, a.runbooks), there, now)
 	if err := a.to.post(ctx, said); err != nil {
 		return "", err
 	}
-	if n.Stage == Progress { // the alert was proven to be there when it was opened
+	switch {
+	case unread != nil && n.Stage == Closed && !errors.Is(unread, ErrRefused): // an alert with other labels may still be active
+		return "", unread
+	case n.Stage == Progress: // the alert was proven to be there when it was opened
 		return "", nil
+	case unread != nil:
+		return "", fmt.Errorf("%w: %w", ErrUnproven, unread)
 	}
 	return a.proven(ctx, said, a.now())
+}
+
+// ofIncident lists the active alerts of the notice's incident. It takes a part of a try, so that the notice is posted without the list
+// where that cannot be read.
+func (a *Alertmanager) ofIncident(ctx context.Context, n Notice) ([]standing, error) {
+	id := n.thread()
+	if id == "" {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, listWithin)
+	defer cancel()
+	all, err := a.list(ctx, filled(map[string]string{"incident": id, "cluster": n.Cluster}))
+	return slices.DeleteFunc(all, func(s standing) bool {
+		return s.Labels["alertname"] != incidentAlert && s.Labels["alertname"] != personAlert
+	}), err
+}
+
+// rejoin gives each alert the labels of the active alert of its name, which is then updated or ended. Further active alerts of that name
+// are ended: an incident has one of each.
+func rejoin(said []alert, there []standing, now time.Time) []alert {
+	out, joined := slices.Clone(said), map[string]bool{}
+	for _, s := range there {
+		name := s.Labels["alertname"]
+		k := slices.IndexFunc(said, func(a alert) bool { return a.Labels["alertname"] == name })
+		switch {
+		case k < 0:
+		case !joined[name]:
+			joined[name], out[k].Labels = true, s.Labels
+		default:
+			more := said[k]
+			more.Labels = s.Labels
+			out = append(out, more.endedBy(now))
+		}
+	}
+	return out
+}
+
+// endedBy is the alert with an end that is not later. Alertmanager refuses an alert that ends before it starts, as it does if the
+// node's clock is ahead.
+func (a alert) endedBy(end time.Time) alert {
+	if a.EndsAt.IsZero() || a.EndsAt.After(end) {
+		a.EndsAt = end
+	}
+	if a.StartsAt.After(a.EndsAt) {
+		a.StartsAt = a.EndsAt
+	}
+	return a
 }
 
 // proven reads back what was sent.
@@ -102,6 +159,15 @@ type standing struct {
 
 // read gives the alert of exactly these labels that is active; nil: there is none. Alertmanager may have added labels of its own.
 func (a *Alertmanager) read(ctx context.Context, labels map[string]string) (*standing, error) {
+	all, err := a.list(ctx, labels)
+	if err != nil || len(all) == 0 {
+		return nil, err //nolint:nilnil // absent is an answer
+	}
+	return &all[0], nil
+}
+
+// list gives the active alerts that have these labels.
+func (a *Alertmanager) list(ctx context.Context, labels map[string]string) ([]standing, error) {
 	e := a.back
 	e.url = withFilters(e.url, labels)
 	raw, err := e.do(ctx, http.MethodGet, nil, maxReadBack)
@@ -110,18 +176,16 @@ func (a *Alertmanager) read(ctx context.Context, labels map[string]string) (*sta
 	}
 	var all []standing
 	if err := json.Unmarshal(raw, &all); err != nil {
-		return nil, fmt.Errorf("the alerts cannot be read: %w", err)
+		return nil, fmt.Errorf("%w: the alerts cannot be read: %w", ErrRefused, err)
 	}
-	for _, s := range all {
-		same := true
+	return slices.DeleteFunc(all, func(s standing) bool {
 		for name, value := range labels {
-			same = same && s.Labels[name] == value
+			if s.Labels[name] != value {
+				return true
+			}
 		}
-		if same {
-			return &s, nil
-		}
-	}
-	return nil, nil //nolint:nilnil // absent is an answer
+		return false
+	}), nil
 }
 
 // withFilters is an address of the API that asks for what has these labels.
@@ -167,7 +231,7 @@ func alerts(n Notice, now time.Time, books string) []alert {
 }
 
 func (n Notice) alert(name string, ends time.Time, books string) alert {
-	return alert{
+	a := alert{
 		Labels: filled(map[string]string{
 			"alertname": name, "severity": n.Severity, "cluster": n.Cluster, "node": n.Node, "gpu": n.GPU, "namespace": n.Namespace, "job": n.Job,
 			"signal": n.Signal, "incident": cmp.Or(n.Thread, n.Incident),
@@ -178,6 +242,10 @@ func (n Notice) alert(name string, ends time.Time, books string) alert {
 		}),
 		StartsAt: n.Began, EndsAt: ends,
 	}
+	if ends.IsZero() {
+		return a
+	}
+	return a.endedBy(ends)
 }
 
 func filled(m map[string]string) map[string]string {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -22,6 +23,7 @@ type fakeManager struct {
 	posted         []string // paths, in order
 	loses, refuses bool
 	deaf           bool // its silences do nothing
+	closed         int  // the status of every read; 0: reads work
 }
 
 func newManager(t *testing.T) (*fakeManager, *Alertmanager) {
@@ -56,11 +58,13 @@ func (f *fakeManager) serve(w http.ResponseWriter, r *http.Request) {
 		_ = json.Unmarshal(body, &as)
 		f.posted = append(f.posted, what)
 		for _, a := range as {
-			f.alerts = slices.DeleteFunc(f.alerts, func(o alert) bool { return o.Labels["alertname"] == a.Labels["alertname"] })
+			f.alerts = slices.DeleteFunc(f.alerts, func(o alert) bool { return maps.Equal(o.Labels, a.Labels) })
 			if !f.loses && a.EndsAt.After(time.Now()) {
 				f.alerts = append(f.alerts, a)
 			}
 		}
+	case f.closed != 0:
+		w.WriteHeader(f.closed)
 	case what == "silences":
 		_ = json.NewEncoder(w).Encode(f.silences)
 	default:
@@ -129,5 +133,57 @@ func TestACanaryThatIsNotSilencedIsNotSentOrEnded(t *testing.T) {
 	f.deaf, f.loses = false, true
 	if err := a.Probe(t.Context(), Notice{Key: "c-3", Stage: Canary, Cluster: "c"}); !errors.Is(err, ErrUnproven) {
 		t.Errorf("a canary that is lost: %v", err)
+	}
+}
+
+// The faults of an incident change: one that has ended is dropped. The first one gives the labels of the alerts.
+func TestTheCloseEndsEachAlertOfAnIncidentWhoseFirstFaultHasEnded(t *testing.T) {
+	f, a := newManager(t)
+	send := func(n Notice) {
+		t.Helper()
+		if _, err := a.Send(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := func(n *Notice) { n.Node, n.GPU, n.Signal, n.Severity = "a2", "GPU-2", "xid/95", "warning" }
+	send(notice(Opened))
+	send(notice(Waiting, func(n *Notice) { n.NeedsPerson = true }))
+	send(notice(Waiting, other, func(n *Notice) { n.NeedsPerson = true }))
+	if len(f.alerts) != 2 || f.alerts[0].Labels["node"] != "a1" || f.alerts[1].Labels["node"] != "a1" {
+		t.Errorf("an incident is more than one alert: %+v", f.alerts)
+	}
+	theirs := f.alerts[0] // an earlier version left a second alert, and another cluster has its own
+	theirs.Labels = maps.Clone(theirs.Labels)
+	theirs.Labels["cluster"] = "d"
+	left := f.alerts[0]
+	left.Labels = maps.Clone(left.Labels)
+	left.Labels["signal"] = "xid/13"
+	f.alerts = append(f.alerts, theirs, left)
+	send(notice(Closed, other))
+	if len(f.alerts) != 1 || f.alerts[0].Labels["cluster"] != "d" {
+		t.Errorf("after the close: %+v", f.alerts)
+	}
+}
+
+func TestAnAlertDoesNotEndBeforeItStarts(t *testing.T) {
+	ahead := notice(Closed, func(n *Notice) { n.Began = n.Ended.Add(time.Minute) }) // the node's clock
+	for _, a := range alerts(ahead, ahead.Ended, "") {
+		if a.StartsAt.After(a.EndsAt) {
+			t.Errorf("%s starts at %v and ends at %v", a.Labels["alertname"], a.StartsAt, a.EndsAt)
+		}
+	}
+}
+
+func TestAPageIsPostedToAnAlertmanagerThatCannotBeRead(t *testing.T) {
+	for status, again := range map[int]bool{http.StatusForbidden: false, http.StatusBadGateway: true} {
+		f, a := newManager(t)
+		f.closed = status
+		if _, err := a.Send(t.Context(), notice(Waiting, func(n *Notice) { n.NeedsPerson = true })); !errors.Is(err, ErrUnproven) || len(f.alerts) != 2 {
+			t.Errorf("%d: %v, alerts %+v", status, err, f.alerts)
+		}
+		_, err := a.Send(t.Context(), notice(Closed))
+		if err == nil || errors.Is(err, ErrUnproven) == again || len(f.alerts) != 0 {
+			t.Errorf("%d: the close: %v, tried again %t; alerts %+v", status, err, again, f.alerts)
+		}
 	}
 }
