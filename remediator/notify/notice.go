@@ -1,7 +1,7 @@
 // Package notify tells people what the remediator did: Alertmanager's v2 API, Slack and webhooks.
 //
 // It promises that telling never delays an action: Tell hands over and returns, each receiver has a bounded queue and a goroutine
-// of its own, and where one is slow or gone the oldest notices of its queue are dropped and counted. A notice has a key that names
+// of its own, and where one is slow or gone the least important notices of its queue are dropped and counted. A notice has a key that names
 // the incident and its stage, and is sent to a receiver once while this process lives; a new leader may send it again, with the
 // same key, which receivers take for the same. A Slack thread is claimed in a store before it is opened, so that an incident has one
 // thread whoever leads. Text of training processes and kernels is cleaned before any receiver sees it. The package knows incidents
