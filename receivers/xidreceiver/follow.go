@@ -186,7 +186,9 @@ func (r *logReceiver) text(ctx context.Context, text []byte) {
 	case kernel.Detail:
 		r.folder.AddDetail(&e, r.follow.stamp)
 	case kernel.Malformed:
-		r.tel.malformed.Add(ctx, 1)
+		if !r.follow.stamp.Published { // else it was counted before a restart
+			r.tel.malformed.Add(ctx, 1)
+		}
 	}
 }
 
@@ -196,7 +198,7 @@ func (r *logReceiver) forged(ctx context.Context, text []byte, rec *kernel.Recor
 		none kernel.Parser
 		e    kernel.Event
 	)
-	if none.Parse(text, &e) != kernel.IsEvent {
+	if none.Parse(text, &e) != kernel.IsEvent || r.follow.stamp.Published { // what came before a restart was counted and told then
 		return
 	}
 	r.tel.forged.Add(ctx, 1)

@@ -27,6 +27,21 @@ func TestARestartRepeatsNothingAsNewsAndMissesNothing(t *testing.T) {
 	r.nothingElse()
 }
 
+func TestARestartCountsNoLineASecondTime(t *testing.T) {
+	r := newRig(t).start()
+	r.log.raw("12,1,1000,-;NVRM: Xid (PCI:0000:1a:00): 79, pid=1, name=a, by a process\n")
+	r.log.raw("4,2,1001,-;NVRM: Xid (PCI:0000:1a:00): seventy\n")
+	r.log.raw("4,3,1002,-;NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=a, real\n")
+	for _, want := range []int64{1, 0} {
+		r.next()
+		if forged, malformed := r.metric(semconv.KernelLinesForged), r.metric(semconv.KernelLinesMalformed); forged != want || malformed != want {
+			t.Errorf("%d forged and %d malformed lines counted, want %d", forged, malformed, want)
+		}
+		r.stop()
+		r.start()
+	}
+}
+
 func TestAfterARestartOldLinesThatWereMissedAreNews(t *testing.T) {
 	r := newRig(t).start()
 	r.log.xid("0000:1a:00", 31)
