@@ -190,7 +190,7 @@ func (b *Bus) ensure(ctx context.Context) error {
 		{Bucket: FindingBucket, History: 1, TTL: findingsFor, MaxBytes: findingsMost, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: LedgerBucket, History: 8, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: AsideBucket, History: 1, TTL: seenFor, MaxBytes: asideMost, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
-		{Bucket: NoticeBucket, History: 1, TTL: seenFor, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
+		{Bucket: NoticeBucket, History: 1, TTL: seenFor, MaxBytes: noticesMost, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 		{Bucket: AttemptBucket, History: 8, Storage: jetstream.FileStorage, Replicas: b.opts.Replicas},
 	}
 	for _, c := range buckets {

@@ -18,6 +18,7 @@ const (
 	findingsFor  = 10 * time.Minute // after which a finding is forgotten that its gateway has not set again
 	findingsMost = 64 << 20         // bytes, of all gateways
 	asideMost    = 64 << 20         // bytes of events that were set aside
+	noticesMost  = 64 << 20         // bytes of the records of notices; one has a few kilobytes
 )
 
 func (b *Bus) findings() Bucket[Condition] { return NewBucket[Condition](b, FindingBucket) }

@@ -348,12 +348,12 @@ func (r *remediator) lead(ctx context.Context, l cluster.Lead) error {
 	e.Claims = claim
 	w := r.witness(ctx, e, claim, pub, said)
 	said.heard = w.Alive
-	if err := r.retry(ctx, "the open incidents", e.Start); err != nil {
+	defer r.notices.Forget() // again, for what the last steps of incidents reported
+	if err := r.resume(ctx, e); err != nil {
 		return ignoreEnd(term, group.Wait())
 	}
 	defer e.Wait()
 	defer r.notices.Forget()
-	r.tellStanding(ctx, e)
 	group.Go(func() error { return r.sendCanaries(ctx, pub.Publish) })
 	group.Go(func() error { return r.bus.EventsInLanes(ctx, bus.ActingConsumer, r.lanes(e, seen)) })
 	group.Go(func() error { return r.conditions(ctx, e, said) })

@@ -73,21 +73,56 @@ func (r *remediator) speaks(i *incident.Incident) bool {
 	return e == nil || e.Speaks(i)
 }
 
-// tellStanding tells again, after a change of leader, what the one before may not have told. What it recorded as delivered is not sent
-// again. An incident that closed while a receiver was away is told as closed, however long ago that was.
-func (r *remediator) tellStanding(ctx context.Context, e *incident.Engine) {
-	told, err := r.told.List(ctx)
+// recordsWithin is how long a new leader waits for the record of notices. Healing does not wait longer.
+const recordsWithin = 5 * time.Second
+
+// incidents is what resume needs of incident.Engine.
+type incidents interface {
+	Start(ctx context.Context) error
+	Incidents() (open, all []*incident.Incident)
+}
+
+// resume starts the open incidents and reports, after a change of leader, what the leader before may not have reported. The record of
+// delivered notices is read first, because incidents report their steps as soon as they are started.
+func (r *remediator) resume(ctx context.Context, e incidents) error {
+	owed := r.delivered(ctx)
+	if err := r.retry(ctx, "the open incidents", e.Start); err != nil {
+		return err
+	}
+	r.tellStanding(e, owed)
+	return nil
+}
+
+// delivered reads what an earlier leader delivered, which is not sent again. It returns the incidents whose close a receiver is owed.
+// Without a receiver nothing is read.
+func (r *remediator) delivered(ctx context.Context) (owed map[string]bool) {
+	if !r.notices.Heard() {
+		return nil
+	}
+	listing, cancel := context.WithTimeout(ctx, recordsWithin)
+	defer cancel()
+	told, err := r.told.List(listing)
 	if err != nil && ctx.Err() == nil {
 		r.o.Log.Warn("the record of notices cannot be read; some may come twice, with the same id", "error", err)
 	}
-	owed := map[string]bool{} // receivers were told of these, and not that they closed
+	owed = map[string]bool{}
 	for _, c := range told {
 		r.notices.Delivered(c.Value.Deliveries)
 		owed[c.Value.Incident] = r.notices.Owes(c.Value.Deliveries)
 	}
+	return owed
+}
+
+// tellStanding reports how each incident is now. An incident that closed while a receiver was away is reported as closed, however long
+// ago that was.
+func (r *remediator) tellStanding(e incidents, owed map[string]bool) {
 	_, all := e.Incidents()
 	for _, i := range all {
-		if i.Open() || time.Since(i.ClosedAt) < tellAgain || owed[i.ID] {
+		recorded := i.ID
+		if i.Group != nil {
+			recorded = i.Group.First // a parent continues in the thread of its first child
+		}
+		if i.Open() || time.Since(i.ClosedAt) < tellAgain || owed[recorded] {
 			r.tell(i)
 		}
 	}
