@@ -98,7 +98,7 @@ func TestOnlyTheAwaitedCanaryPasses(t *testing.T) {
 	for name, change := range cases {
 		d := good
 		change(&d)
-		if _, yes := r.canary.came(d); yes {
+		if _, yes := r.canary.came(d, now); yes {
 			t.Errorf("%s: it passes", name)
 		}
 	}
@@ -111,11 +111,66 @@ func TestOnlyTheAwaitedCanaryPasses(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	old, _ := r.canary.next("c", now)
-	if _, lost := r.canary.next("c", now); !lost {
-		t.Error("one that did not come is not lost")
+	for range canariesAwaited {
+		r.canary.next("c", now)
 	}
-	if _, yes := r.canary.came(bus.Delivery{Event: old, Node: canaryNode}); yes {
-		t.Error("a late one passes")
+	if _, yes := r.canary.came(bus.Delivery{Event: old, Node: canaryNode}, now); yes {
+		t.Error("one that is not among the last passes")
+	}
+	r.canary.begin()
+	if len(r.canary.sent) != 0 {
+		t.Error("those of an earlier term are awaited")
+	}
+}
+
+func TestEventsThatLagLoseNoCanary(t *testing.T) {
+	start := time.Now()
+	for _, lag := range []int{0, 1, 4, 9} { // minutes
+		var c canary
+		var sent []event.Event
+		passed := 0
+		for k := range 60 {
+			now := start.Add(time.Duration(k) * time.Minute)
+			e, lost := c.next("c", now)
+			if lost && lag < 5 {
+				t.Errorf("lag of %d min: lost in minute %d", lag, k)
+			}
+			sent = append(sent, e)
+			if k < lag {
+				continue
+			}
+			d := bus.Delivery{Event: sent[k-lag], Node: canaryNode}
+			if at, yes := c.came(d, now.Add(time.Second)); yes && at.Equal(now.Add(-time.Duration(lag)*time.Minute)) {
+				passed++
+			}
+			if _, twice := c.came(d, now); twice {
+				t.Error("it passes twice")
+			}
+		}
+		if passed != 60-lag {
+			t.Errorf("lag of %d min: %d of %d pass", lag, passed, 60-lag)
+		}
+	}
+}
+
+func TestACanaryIsLostIfNoneCameWithinFiveMinutes(t *testing.T) {
+	start := time.Now()
+	for every, want := range map[time.Duration]int{time.Minute: 5, 10 * time.Minute: 1} {
+		var c canary
+		first := -1
+		for k := 0; k < 10 && first < 0; k++ {
+			if _, lost := c.next("c", start.Add(time.Duration(k)*every)); lost {
+				first = k
+			}
+		}
+		if first != want {
+			t.Errorf("every %v: the loss is noted with canary %d, want %d", every, first, want)
+		}
+		e, _ := c.next("c", start.Add(time.Hour*2))
+		c.came(bus.Delivery{Event: e, Node: canaryNode}, start.Add(time.Hour*2))
+		if _, lost := c.next("c", start.Add(2*time.Hour+time.Minute)); lost {
+			t.Errorf("every %v: lost, though one came a minute ago", every)
+		}
 	}
 }
 

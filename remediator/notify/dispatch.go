@@ -79,6 +79,11 @@ type busy struct {
 
 func (b busy) Unwrap() error { return b.error }
 
+// answered is an error that the receiver itself gave, and that may pass.
+type answered struct{ error }
+
+func (a answered) Unwrap() error { return a.error }
+
 // Dispatcher hands each notice to every receiver.
 type Dispatcher struct {
 	o     Options

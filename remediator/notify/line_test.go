@@ -2,7 +2,9 @@ package notify
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -93,6 +95,153 @@ func TestACanaryPassesALongQueueThatMoves(t *testing.T) {
 		}
 		if len(s.canaries) < 3 || s.canaries[0] != "c2" { // the place of c0, the content of the newest
 			t.Errorf("canaries that passed in ten minutes: %q", s.canaries)
+		}
+		stop()
+	})
+}
+
+// picky answers one incident's notices with an error, and takes the others.
+type picky struct {
+	follower
+	bad   string
+	fails error
+	tries []time.Time
+	at    map[string]time.Duration
+	begun time.Time
+	onTry func()
+}
+
+func newPicky(fails error) *picky {
+	return &picky{bad: "bad", fails: fails, at: map[string]time.Duration{}, begun: time.Now()}
+}
+
+func (p *picky) Send(_ context.Context, n Notice) (string, error) {
+	if n.Incident == p.bad || n.Key == p.bad || p.bad == "all" {
+		if p.onTry != nil {
+			p.onTry()
+		}
+		p.tries = append(p.tries, time.Now())
+		return "", p.fails
+	}
+	p.got = append(p.got, n.Key)
+	p.at[n.Key] = time.Since(p.begun)
+	return "", nil
+}
+
+func TestANoticeThatAlwaysFailsHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPicky(answered{errors.New("500 Internal Server Error")})
+		var c tally
+		probed := time.Duration(0)
+		d, stop := run(t, Options{Receivers: []Receiver{p}, Count: c.count, Probed: func(string, Notice, error) { probed = time.Since(p.begun) }})
+		of := func(incident string, stage Stage) Notice {
+			return notice(stage, func(n *Notice) { n.Incident, n.Key = incident, incident+"/"+string(stage) })
+		}
+		d.Tell(of("bad", Opened))
+		d.Tell(of("bad", Closed)) // never before its opening
+		d.Tell(of("good", Waiting))
+		d.Probe(Notice{Key: "c"})
+		time.Sleep(30 * time.Minute)
+		if at, ok := p.at["good/waiting"]; !ok || at > 2*time.Second || probed == 0 || probed > 2*time.Second {
+			t.Errorf("the page comes after %v, the canary after %v", at, probed)
+		}
+		d.Tell(of("later", Waiting))
+		synctest.Wait()
+		if _, ok := p.at["later/waiting"]; !ok {
+			t.Error("a later page waits for the one that fails")
+		}
+		if n := len(p.tries); n < 30 || n > 45 {
+			t.Errorf("%d tries in half an hour, want about one a minute", n)
+		}
+		time.Sleep(2 * time.Hour)
+		if c.of(Failed) != 2 {
+			t.Errorf("results %v, want both given up after their hour", c.n)
+		}
+		d.Tell(notice(Opened, func(n *Notice) { n.Incident, n.Key = "bad", "bad/again" }))
+		time.Sleep(time.Minute)
+		p.bad = ""
+		time.Sleep(2 * time.Minute)
+		if !slices.Contains(p.got, "bad/again") {
+			t.Error("it is not sent when the receiver takes it again")
+		}
+		stop()
+	})
+}
+
+func TestTheNoticesOfAnIncidentKeepTheirOrderWhenOneFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPicky(answered{errors.New("500 Internal Server Error")})
+		p.bad = "opened"
+		d, stop := run(t, Options{Receivers: []Receiver{p}})
+		for _, stage := range []Stage{Opened, Waiting, Closed} {
+			d.Tell(notice(stage, func(n *Notice) { n.Incident, n.Key = "bad", string(stage) }))
+		}
+		d.Tell(notice(Finding, func(n *Notice) { n.Incident, n.Key = "", "finding" }))
+		time.Sleep(10 * time.Second)
+		p.bad = ""
+		time.Sleep(time.Minute)
+		if !slices.Equal(p.got, []string{"finding", "opened", "waiting", "closed"}) {
+			t.Errorf("got %q", p.got)
+		}
+		stop()
+	})
+}
+
+func TestALeaderThatIsDeposedDropsANoticeThatOthersPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPicky(answered{errors.New("500 Internal Server Error")})
+		d, stop := run(t, Options{Receivers: []Receiver{p}})
+		d.Tell(notice(Opened, func(n *Notice) { n.Incident = "bad" }))
+		p.onTry = func() {
+			if len(p.tries) == 3 { // deposed while the fourth try is under way
+				d.Forget()
+			}
+		}
+		time.Sleep(10 * time.Second)
+		tried := len(p.tries)
+		time.Sleep(2 * time.Hour)
+		if tried < 3 || len(p.tries) != tried {
+			t.Errorf("%d tries before, %d after", tried, len(p.tries)-tried)
+		}
+		stop()
+	})
+}
+
+func TestAReceiverThatDoesNotAnswerGetsItsNoticesInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, fails := range []error{errors.New("connection refused"), busy{errors.New("429"), time.Second}} {
+			p := newPicky(fails)
+			d, stop := run(t, Options{Receivers: []Receiver{p}})
+			d.Tell(notice(Opened, func(n *Notice) { n.Incident, n.Key = "bad", "first" }))
+			d.Tell(notice(Opened, func(n *Notice) { n.Incident, n.Key = "good", "second" }))
+			time.Sleep(10 * time.Second)
+			p.bad = ""
+			time.Sleep(time.Minute)
+			if !slices.Equal(p.got, []string{"first", "second"}) {
+				t.Errorf("%v: got %q", fails, p.got)
+			}
+			stop()
+		}
+	})
+}
+
+func TestAnOutageOfHoursLosesFewNotices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPicky(answered{errors.New("502 Bad Gateway")})
+		p.bad = "all"
+		var c tally
+		d, stop := run(t, Options{Receivers: []Receiver{p}, Count: c.count})
+		for k := range 200 {
+			d.Tell(notice(Waiting, func(n *Notice) { n.Incident, n.Key = fmt.Sprint(k), fmt.Sprint(k) }))
+		}
+		time.Sleep(3 * time.Hour)
+		p.bad = ""
+		time.Sleep(5 * time.Minute)
+		if lost := c.of(Failed); lost > 30 || len(p.got) != 200-lost {
+			t.Errorf("%d of 200 lost, %d sent", lost, len(p.got))
+		}
+		if n := len(p.tries); n > 2000 {
+			t.Errorf("%d tries in three hours", n)
 		}
 		stop()
 	})

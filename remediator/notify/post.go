@@ -126,7 +126,7 @@ func (e endpoint) do(ctx context.Context, method string, body []byte, most int64
 	case resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable:
 		return nil, busy{err, retryAfter(resp.Header.Get("Retry-After"), time.Now())}
 	case resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode >= 500:
-		return nil, err
+		return nil, answered{err}
 	}
 	return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 }

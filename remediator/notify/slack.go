@@ -317,7 +317,7 @@ func (s *Slack) call(ctx context.Context, method string, arguments map[string]an
 	case a.OK:
 		return a, nil
 	case slices.Contains(slackRetries, a.Error):
-		return a, fmt.Errorf("%s: %w", method, slackError(e.redact(a.Error)))
+		return a, answered{fmt.Errorf("%s: %w", method, slackError(e.redact(a.Error)))}
 	}
 	return a, fmt.Errorf("%s: %w: %w", method, ErrRefused, slackError(e.redact(a.Error)))
 }
