@@ -138,12 +138,11 @@ func TestAClockThatIsOffIsNamedAndStopsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.put(healed("inc-1"))
 	w.put(asking("inc-2"))
-	b := w.signedIn(readerToken)
 	for name, off := range map[string]time.Duration{"behind": -48 * time.Hour, "ahead": 10 * 365 * 24 * time.Hour} {
 		w.mu.Lock()
 		w.now = began.Add(off)
 		w.mu.Unlock()
-		b = w.signedIn(readerToken)
+		b := w.signedIn(readerToken)
 		code, list := b.get("/")
 		code2, one := b.get("/incidents/inc-1")
 		code3, running := b.get("/incidents/inc-2")

@@ -45,7 +45,6 @@ type nodes struct {
 	mu     sync.Mutex
 	fleet  []*fleet.Node
 	lifted []cluster.Lift
-	held   map[string]string
 	err    error
 }
 
