@@ -35,7 +35,7 @@ var known = map[Type]bool{Fault: true, Anomaly: true, Recovery: true, Incident: 
 // Known reports whether this version speaks the type.
 func (t Type) Known() bool { return known[t] }
 
-// Kind is the type's word without namespace and version, as it stands in a subject: fault, anomaly, recovery, incident, canary.
+// Kind returns the part of the type that subjects use: fault, anomaly, recovery, incident or canary.
 func (t Type) Kind() string {
 	kind, _, _ := strings.Cut(strings.TrimPrefix(string(t), "dev.pitcrew."), ".")
 	return kind

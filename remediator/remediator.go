@@ -365,30 +365,8 @@ func (r *remediator) lead(ctx context.Context, l cluster.Lead) error {
 	})
 	group.Go(func() error { return r.bus.Beats(ctx, w.Heard) })
 	group.Go(func() error { w.Run(ctx); return nil })
-	group.Go(func() error {
-		return ignoreEnd(ctx, r.cluster.OnUncordon(ctx, func(u cluster.Uncordoned) {
-			r.o.Log.Info("a person uncordoned a node; obeyed", "node", u.Node, "incident", u.Incident, "by", u.By, "reason", u.Reason)
-			if err := e.Uncordoned(ctx, u.Node, u.At); err != nil && ctx.Err() == nil {
-				r.o.Log.Warn("record that a person uncordoned a node", "node", u.Node, "error", err)
-			}
-			if err := r.cluster.SetCondition(ctx, u.Node, true, "Uncordoned", uncordonedBy(u)); err != nil && ctx.Err() == nil {
-				r.o.Log.Warn("node condition", "node", u.Node, "error", err)
-			}
-		}))
-	})
+	group.Go(func() error { return r.obeyUncordons(ctx, e) })
 	return ignoreEnd(term, group.Wait()) // what ended the work before the term is an error
-}
-
-// uncordonedBy is the text of the node's condition after a person lifted its quarantine.
-func uncordonedBy(u cluster.Uncordoned) string {
-	text := "a person uncordoned it"
-	if u.By != "" {
-		text = u.By + " uncordoned it"
-	}
-	if u.Reason != "" {
-		text += ": " + u.Reason
-	}
-	return text
 }
 
 func (r *remediator) engine(pub *bus.Publisher, said *board, seen *occurrences, l cluster.Lead) *incident.Engine {

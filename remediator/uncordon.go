@@ -193,3 +193,28 @@ func (u *uncordoner) lift(ctx context.Context, q cluster.Quarantine, why string)
 		u.log.Warn("event of an uncordon", "node", q.Node, "error", err)
 	}
 }
+
+// obeyUncordons records each uncordon by a person, and says so on the node.
+func (r *remediator) obeyUncordons(ctx context.Context, e *incident.Engine) error {
+	return ignoreEnd(ctx, r.cluster.OnUncordon(ctx, func(u cluster.Uncordoned) {
+		r.o.Log.Info("a person uncordoned a node; obeyed", "node", u.Node, "incident", u.Incident, "by", u.By, "reason", u.Reason)
+		if err := e.Uncordoned(ctx, u.Node, u.At); err != nil && ctx.Err() == nil {
+			r.o.Log.Warn("record that a person uncordoned a node", "node", u.Node, "error", err)
+		}
+		if err := r.cluster.SetCondition(ctx, u.Node, true, "Uncordoned", uncordonedBy(u)); err != nil && ctx.Err() == nil {
+			r.o.Log.Warn("node condition", "node", u.Node, "error", err)
+		}
+	}))
+}
+
+// uncordonedBy is the text of the node's condition after a person lifted its quarantine.
+func uncordonedBy(u cluster.Uncordoned) string {
+	text := "a person uncordoned it"
+	if u.By != "" {
+		text = u.By + " uncordoned it"
+	}
+	if u.Reason != "" {
+		text += ": " + u.Reason
+	}
+	return text
+}

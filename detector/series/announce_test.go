@@ -62,7 +62,7 @@ func TestAChangeThatIsNeverAnnouncedIsOneFindingAndThenTheBaseline(t *testing.T)
 	}
 }
 
-// A ring that never settles must not keep a series unknown for good.
+// A series whose values never settle after an announcement must still be judged.
 func TestASeriesThatSwingsAfterAnAnnouncementIsJudgedAgain(t *testing.T) {
 	e, err := New(Config{})
 	if err != nil {
