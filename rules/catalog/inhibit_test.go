@@ -87,6 +87,12 @@ func TestAlertmanagerMutesWhatACauseExplainsOnItsNodeAlone(t *testing.T) {
 			if !inhibitor(t, cause("n7")).Mutes(t.Context(), target) {
 				t.Errorf("%s does not mute %s", source, r.Alert)
 			}
+			nowhere, nobody := cause("n7"), target.Clone()
+			delete(nowhere, "node")
+			delete(nobody, "node")
+			if inhibitor(t, nowhere).Mutes(t.Context(), nobody) { // both may be of any node
+				t.Errorf("%s without a node mutes %s without a node", source, r.Alert)
+			}
 			if inhibitor(t, cause("n8")).Mutes(t.Context(), target) {
 				t.Errorf("%s of another node mutes %s", source, r.Alert)
 			}

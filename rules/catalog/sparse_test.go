@@ -144,3 +144,24 @@ func TestAFailedScrapeIsNoFirstEvent(t *testing.T) {
 		}
 	}
 }
+
+// The ring of the kernel log has turned over before the agent starts on nearly every node that was up for long.
+func TestLinesLostBeforeAnAgentsFirstStartRaiseNoAlert(t *testing.T) {
+	for _, r := range shippedRecords(t) {
+		if r.Alert != "PitcrewKernelLinesLost" {
+			continue
+		}
+		step, c := time.Duration(r.Test.Step), r.condition()
+		for reason, want := range map[string]bool{"before_start": false, "overrun": true} {
+			s, err := store(step, map[string]string{`pitcrew_kernel_lines_lost{instance="n7:8888",reason="` + reason + `"}`: "_x20 51234x60"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fires := len(firing(t, alertingRule(t, &r, c, labels.EmptyLabels()), atOnce(t, s, c.expr, step), step, s.end, nil)) > 0; fires != want {
+				t.Errorf("reason %s: fires %v", reason, fires)
+			}
+		}
+		return
+	}
+	t.Error("there is no such alert")
+}
